@@ -1,0 +1,1 @@
+"""The sans-IO core: synchronous, without clock, logging, randomness, environment or files."""

@@ -1,0 +1,658 @@
+"""Guard: bytes in, actions out. The file to read first.
+
+A Guard is one guarded request. Around it a shell (the proxy, a driver, replay) moves bytes and
+does what the actions say; inside it the SSE parser cuts events, the dialect reads them, `Watch`
+judges. It has no socket, no clock and no randomness: the same bytes give the same actions however
+they were cut into reads, and time moves only its clocks, never a verdict.
+
+States: OPENING (is this a stream at all?) -> WATCHING (whole events, judged) -> PASSING (reads as
+they came; only ends and errors are read) or RAW (no event stream: forwarded as it is) -> ENDED.
+JUDGING holds an answer that may be a refusal of the logprobs that we asked for.
+
+The order of a cut: `Cancel` (money first), the deciding event whole (it is paid for and shows the
+evidence), the tail, `End`. A stream that breaks off never looks finished.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Any, Final
+
+import msgspec
+
+from streamguard.core.capabilities import REFUSAL_STATUSES, names_logprobs
+from streamguard.core.dialects import Reader, Reading, Tail
+from streamguard.core.edits import line_end, put_null, without_choices
+from streamguard.core.events import (
+    Action,
+    Again,
+    Cancel,
+    DialectName,
+    End,
+    OpaqueReason,
+    Outcome,
+    Reason,
+    Refuse,
+    Send,
+    SseEvent,
+    Status,
+    StreamReport,
+    Verdict,
+)
+from streamguard.core.failures import ENCODED, FAILURES, UNWATCHABLE, failure
+from streamguard.core.request import Prepared
+from streamguard.core.sniff import kind_of
+from streamguard.core.specs import Policy
+from streamguard.core.sse import DEFAULT_MAX_EVENT_BYTES, SseParser
+from streamguard.core.watch import Watch
+
+MAX_REFUSAL_BYTES: Final = 64 * 1024
+"""An error answer larger than this is no refusal of a parameter; it is passed on."""
+MAX_UNPARSABLE: Final = 3
+"""Where unparsable events are closed: how many are taken before the stream is ended."""
+
+
+class Clocks(msgspec.Struct, frozen=True, kw_only=True):
+    """How long an upstream may take, in seconds. Keep-alive comments don't reset `idle_s`."""
+
+    first_byte_s: float = 120.0
+    idle_s: float = 120.0
+    lifetime_s: float = 1800.0
+
+
+class _State(Enum):
+    OPENING = auto()
+    JUDGING = auto()
+    WATCHING = auto()
+    PASSING = auto()
+    RAW = auto()
+    ENDED = auto()
+
+
+class Guard:
+    """Guards one request.
+
+    Args:
+        policy: what to judge, and what to do then.
+        prepared: the request, read.
+        id: our id of the request; it stands in the tail.
+        now: seconds on the clock that every later `now` is read from.
+        known_refused: this upstream refused such a request lately.
+        clocks: how long the upstream may take.
+        max_event_bytes: the largest event.
+        also: further signals for the report.
+        watch_all: read every entry even after the verdicts (observing always does).
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        prepared: Prepared,
+        *,
+        id: str,
+        now: float,
+        known_refused: bool = False,
+        clocks: Clocks | None = None,
+        max_event_bytes: int = DEFAULT_MAX_EVENT_BYTES,
+        also: tuple[str, ...] = (),
+        watch_all: bool = False,
+    ) -> None:
+        self._policy = policy
+        self._prepared = prepared
+        self._id = id
+        self._clocks = clocks or Clocks()
+        self._enforce = policy.mode == "enforce"
+        self._watch_all = watch_all or not self._enforce or prepared.injected
+        self._opened_at = self._heard_at = now
+        self._head_at: float | None = None
+        self._first_at: float | None = None
+        self._verdict_at: float | None = None
+        self._ended_at: float | None = None
+        self._parser = SseParser(max_event_bytes=max_event_bytes)
+        texts = policy.fail.no_signal == "closed"
+        self._reader = Reader(locate=prepared.injected, texts=texts)
+        self._watch = Watch(policy, asked=prepared.asked, choices=prepared.choices, also=also)
+        self._state = _State.OPENING
+        self._http_status = 0
+        self._content_type = ""
+        self._early = b""  # first bytes, until they tell what the body is
+        self._judged: list[bytes] = []
+        self._judged_bytes = 0
+        self._payload: bytes | None = None  # data of the last chunk: the tail speaks like it
+        self._line_end = b"\n"
+        self._dialect: DialectName | None = None
+        self._dead: dict[int, Verdict] = {}
+        self._partial_out = False  # the client has half an event: no event of ours may follow
+        self._at_eof = False
+        self._text: list[bytes] = []  # gathered for the next `Send`
+        self._out: list[Action] = []
+        self._sent = 0
+        self._events = 0
+        self._unparsable = 0
+        self._done = False
+        self._saw_error = False
+        self._foreign = False
+        self._attempts = 1
+        self.body = prepared.body
+        self.refused = False
+        self.opaque_reason: OpaqueReason | None = prepared.unwatchable
+        self.outcome: Outcome | None = None
+        if known_refused and prepared.injected and policy.effective_refused != "pass":
+            self._stop_asking()
+
+    # ------------------------------------------------------------------ what the shell tells
+
+    def start(self) -> list[Action]:
+        """Call once, before anything is sent upstream. It may refuse right away."""
+        closed = self._closed("unwatchable") and (self.opaque_reason or self.refused)
+        if closed or (self.refused and self._rejects):
+            self._refuse_unwatchable(self._opened_at)
+        return self._take()
+
+    def receive_head(
+        self, status: int, content_type: str | None, content_encoding: str | None, now: float
+    ) -> list[Action]:
+        """The upstream's status and the two headers that matter."""
+        if self._state is _State.ENDED:
+            return []
+        self._head_at = self._heard_at = now
+        self._http_status = status
+        self._content_type = (content_type or "").partition(";")[0].strip().lower()
+        encoded = (content_encoding or "identity").strip().lower() != "identity"
+        if status != 200:
+            if self._asking and status in REFUSAL_STATUSES and not encoded:
+                self._state = _State.JUDGING
+            else:
+                self._become_opaque("error_status")
+        elif encoded:
+            if self._closed("encoded"):
+                self._refuse(502, "encoded", ENCODED, "upstream_error", now)
+            else:
+                self._become_opaque("encoded")
+        return self._take()
+
+    def receive_data(self, data: bytes, now: float) -> list[Action]:
+        """One read of the response body, transfer framing taken off."""
+        if self._state is _State.ENDED or not data:
+            return []
+        if self._first_at is None:
+            self._first_at = now
+        if self._state is _State.OPENING:
+            data = self._open(data, now)
+        match self._state:
+            case _State.JUDGING:
+                self._judge(data)
+            case _State.WATCHING:
+                self._watch_data(data, now)
+            case _State.PASSING:
+                self._pass_data(data, now)
+            case _State.RAW:
+                self._heard_at = now
+                self._text.append(data)
+            case _:
+                pass
+        return self._take()
+
+    def receive_eof(self, now: float, *, clean: bool = True) -> list[Action]:
+        """The response body ended; `clean` if its framing said so."""
+        self._at_eof = True
+        match self._state:
+            case _State.ENDED:
+                return []
+            case _State.JUDGING:
+                if clean and names_logprobs(b"".join(self._judged)):
+                    self._on_refusal(now)
+                elif clean and self._http_status == 200 and self._closed("unwatchable"):
+                    self._refuse_unwatchable(now, "not_sse")
+                else:
+                    self._release_judged()
+            case _State.OPENING:
+                self._text.append(self._early)
+            case _State.WATCHING | _State.PASSING:
+                self._last_event(now, clean=clean)
+            case _State.RAW:
+                pass
+        if self._attempts > 1 and self._head_at is None:
+            self._at_eof = False  # a second attempt has begun
+        elif not self.ended:
+            if self._over(clean=clean):
+                self._finish(self._said(), now, clean=clean)
+            else:
+                self._break_off("upstream_truncated", now)
+        return self._take()
+
+    def receive_error(self, outcome: Outcome, now: float) -> list[Action]:
+        """Something other than the stream itself ended it: one of `FAILURES`."""
+        if self._state is _State.ENDED:
+            return []
+        self._flush()
+        self._out.append(Cancel(outcome))
+        if self._done:
+            self._finish(self._said(), now, clean=True)
+        else:
+            self._break_off(outcome, now)
+        return self._take()
+
+    def receive_client_gone(self, now: float) -> list[Action]:
+        """The client has left; nothing more can be sent."""
+        if self._state is _State.ENDED:
+            return []
+        self._text.clear()
+        self._out.append(Cancel("client_gone"))
+        streaming = self._state in (_State.WATCHING, _State.PASSING)
+        over = streaming and self._sent > 0 and self._over(clean=False)
+        self._finish(self._said() if over else "client_gone", now, clean=False)
+        return self._take()
+
+    def receive_timer(self, now: float) -> list[Action]:
+        """The time that `next_timer` named has come (or not yet: then nothing happens)."""
+        due = self.next_timer
+        if due is None or now < due:
+            return []
+        if now >= self._opened_at + self._clocks.lifetime_s:
+            return self.receive_error("timeout_lifetime", now)
+        return self.receive_error(
+            "timeout_first_byte" if self._head_at is None else "timeout_idle", now
+        )
+
+    # ------------------------------------------------------------------ what the shell may ask
+
+    @property
+    def next_timer(self) -> float | None:
+        """When to call `receive_timer`; it moves later as data comes, so ask again then."""
+        if self._state is _State.ENDED:
+            return None
+        silence = self._clocks.first_byte_s if self._head_at is None else self._clocks.idle_s
+        return min(self._opened_at + self._clocks.lifetime_s, self._heard_at + silence)
+
+    @property
+    def ended(self) -> bool:
+        """Nothing more will come of this guard."""
+        return self._state is _State.ENDED
+
+    @property
+    def status(self) -> Status:
+        """What `x-streamguard-status` says, from the first `Send` on."""
+        if self.refused:
+            return "refused"
+        return "opaque" if self.opaque_reason else "guarded"
+
+    @property
+    def rule_errors(self) -> int:
+        """How often a rule raised and was contained."""
+        return self._watch.rule_errors
+
+    def report(self, **shell: Any) -> StreamReport:
+        """The record of this request; `shell` adds, or puts right, what only the shell knows."""
+        unscored = self.status == "guarded" and self._events > 0 and not self._watch.entries
+        fields: dict[str, Any] = {
+            "id": self._id,
+            "upstream_id": _stream_id(self._payload),
+            "model": self._prepared.model,
+            "dialect": self._dialect or self._prepared.dialect,
+            "policy": self._policy.name,
+            "mode": self._policy.mode,
+            "release": self._policy.release,
+            "on_abort": self._policy.on_abort,
+            "status": "unscored" if unscored else self.status,
+            "opaque_reason": self.opaque_reason,
+            "outcome": self.outcome or "internal_error",
+            "http_status": self._http_status or None,
+            "attempts": self._attempts,
+            "events": self._events,
+            "unparsable": self._unparsable,
+            "tokens_seen": self._watch.entries,
+            "watched": "all" if self._watch_all else "until_commit",
+            "sent_bytes": self._sent,
+            "first_byte_ms": self._since(self._first_at),
+            "verdict_ms": self._since(self._verdict_at),
+            "duration_ms": self._since(self._ended_at),
+            "choices": self._watch.reports(),
+        }
+        return StreamReport(**(fields | shell))
+
+    # ------------------------------------------------------------------ what the body is
+
+    def _open(self, data: bytes, now: float) -> bytes:
+        """Decide what the body is. Returns the bytes to go on with."""
+        data, self._early = self._early + data, b""
+        match kind_of(data, self._content_type):
+            case None:
+                self._early = data
+                return b""
+            case "stream":
+                watchable = not self.opaque_reason and not self.refused
+                self._state = _State.WATCHING if watchable else _State.PASSING
+            case "object" if self._asking:
+                self._state = _State.JUDGING  # perhaps a refusal that came with status 200
+            case _ if self._closed("unwatchable"):
+                self._refuse_unwatchable(now, "not_sse")
+            case _:
+                self._become_opaque("not_sse")
+        return data
+
+    def _judge(self, data: bytes) -> None:
+        """Hold an answer that may be about our own fields, as long as it is small."""
+        self._judged.append(data)
+        self._judged_bytes += len(data)
+        if self._judged_bytes > MAX_REFUSAL_BYTES:
+            self._release_judged()
+
+    def _release_judged(self) -> None:
+        self._text += self._judged
+        self._judged.clear()
+        self._become_opaque("not_sse" if self._http_status == 200 else "error_status")
+
+    def _on_refusal(self, now: float) -> None:
+        """The upstream does not take our logprobs fields."""
+        if self._policy.effective_refused == "pass":
+            self.refused = True
+            if self._state is _State.JUDGING:
+                self._release_judged()
+            return
+        self._stop_asking()
+        if self._rejects:
+            self._refuse_unwatchable(now)
+            return
+        self._out += (Cancel("refused"), Again(self.body))
+        self._attempts += 1
+        self._state = _State.OPENING
+        self._head_at, self._first_at, self._heard_at = None, None, now
+        self._judged.clear()
+        self._judged_bytes = 0
+        self._text.clear()
+        self._parser.rest()
+        self._events = 0
+
+    def _stop_asking(self) -> None:
+        self.refused = True
+        self.body = self._prepared.original
+        self._reader = Reader()
+
+    def _become_opaque(self, reason: OpaqueReason) -> None:
+        self.opaque_reason = reason
+        self._state = _State.RAW
+
+    # ------------------------------------------------------------------ events
+
+    def _watch_data(self, data: bytes, now: float) -> None:
+        events = self._parser.feed(data)
+        for at, event in enumerate(events):
+            self._on_event(event, now)
+            if self._state is not _State.WATCHING:
+                if self._state is _State.PASSING:
+                    self._go_on_passing(events[at + 1 :], now)
+                return
+        if self._parser.oversize:
+            self._on_oversize(now)
+
+    def _go_on_passing(self, rest: list[SseEvent], now: float) -> None:
+        """The verdicts fell in the middle of a read: what is left of it goes out as it is."""
+        for event in rest:
+            self._text.append(event.raw)
+            self._on_passing(event, now)
+        self._text.append(self._parser.peek())
+        self._partial_out = self._parser.held_bytes > 0
+        if self._parser.oversize:
+            self._become_opaque("oversize")
+
+    def _pass_data(self, data: bytes, now: float) -> None:
+        self._text.append(data)
+        for event in self._parser.feed(data):
+            self._on_passing(event, now)
+        self._partial_out = self._parser.held_bytes > 0
+        if self._parser.oversize:
+            self._parser.rest()
+            self._become_opaque(self.opaque_reason or "oversize")
+
+    def _on_passing(self, event: SseEvent, now: float) -> None:
+        if event.data is None:
+            return
+        self._heard_at = now
+        self._events += 1
+        reading = self._reader.read_ends(event.data, event.name)
+        if reading.chunk is not None:
+            self._payload = event.data
+            for delta in reading.chunk.choices:
+                self._watch.note(delta.index, delta.finish_reason)
+        self._note_kind(reading)
+
+    def _note_kind(self, reading: Reading) -> None:
+        match reading.kind:
+            case "done":
+                self._done = True
+            case "error":
+                self._saw_error = True
+            case "foreign":
+                self._foreign = True
+            case "unparsable":
+                self._unparsable += 1
+            case "chunk":
+                pass
+
+    def _on_event(self, event: SseEvent, now: float) -> None:
+        """WATCHING: read one event, judge it, send it."""
+        if event.data is None:
+            self._text.append(event.raw)
+            return
+        self._heard_at = now
+        self._events += 1
+        reading = self._reader.read(event.data, event.name)
+        self._note_kind(reading)
+        if reading.kind == "chunk":
+            self._on_chunk(event, reading, now)
+            return
+        if reading.kind == "done":
+            self._note_verdicts(self._watch.end(), now)
+        elif reading.kind == "error" and self._events == 1 and self._asking:
+            if names_logprobs(event.data):
+                self._on_refusal(now)
+                if self._state is not _State.WATCHING:
+                    self._saw_error = False
+                    return
+        elif self._unparsable >= MAX_UNPARSABLE and self._closed("unparsable"):
+            self._condemn("unparsable", event.raw, now)
+            return
+        self._text.append(event.raw)
+
+    def _on_chunk(self, event: SseEvent, reading: Reading, now: float) -> None:
+        assert reading.chunk is not None
+        self._payload = event.data
+        self._dialect = self._dialect or reading.dialect
+        raw = put_null(event, reading.logprobs) if reading.logprobs else event.raw
+        verdicts = self._watch.see(reading.chunk)
+        if not verdicts and not self._dead:
+            self._text.append(raw)
+            return
+        self._line_end = line_end(event.raw)
+        self._note_verdicts(verdicts, now)
+        if self._dead:
+            raw = without_choices(raw, self._dead.keys())
+        fresh = [v for v in verdicts if self._cuts(v)]
+        for verdict in fresh:
+            self._dead[verdict.index] = verdict
+            self._watch.mark_cut(verdict.index)
+        if self._nothing_left(fresh):
+            self._cut(raw, fresh, now)
+            return
+        self._text.append(raw)
+        self._text += [self._finish_chunk(verdict) for verdict in fresh]
+        if not self._watch_all and self._watch.settled:
+            self._state = _State.PASSING
+
+    def _cuts(self, verdict: Verdict) -> bool:
+        """Whether this verdict stops anything: an answer already finished has nothing to cut."""
+        finished = verdict.index in self._watch.finished or self._at_eof
+        return verdict.kind == "abort" and self._enforce and not finished
+
+    def _nothing_left(self, fresh: list[Verdict]) -> bool:
+        """Whether no choice is left that anybody wants generated, and one that is was cut."""
+        if not self._dead:
+            return False
+        if self._policy.dead == "any" and fresh:
+            return True
+        gone = self._watch.finished | self._dead.keys()
+        expected = self._prepared.choices
+        return expected is not None and len(gone) >= expected and self._watch.seen <= gone
+
+    def _last_event(self, now: float, *, clean: bool) -> None:
+        """The body ended without a last blank line; what is left may still say something."""
+        event = self._parser.end()
+        if event is None:
+            return
+        if self._state is _State.PASSING:
+            self._on_passing(event, now)
+        elif clean or event.data == b"[DONE]":
+            self._on_event(event, now)
+            self._partial_out = True
+
+    def _over(self, *, clean: bool) -> bool:
+        """Whether what came is a whole answer: an end mark, or a finish for every choice seen."""
+        if self._done or self._saw_error:
+            return True
+        if self._state is _State.RAW:
+            return clean
+        if not self._watch.seen:
+            return clean and self._foreign
+        return self._watch.seen <= self._watch.finished
+
+    # ------------------------------------------------------------------ endings
+
+    def _cut(self, raw: bytes, fresh: list[Verdict], now: float) -> None:
+        """Cancel, the deciding event, the tail, the end."""
+        self._flush()
+        self._out.append(Cancel("abort"))
+        self._text.append(raw)
+        tail = self._tail()
+        if self._policy.on_abort == "error" and not self._watch.finished - self._dead.keys():
+            verdict = fresh[-1] if fresh else next(iter(self._dead.values()))
+            self._text.append(tail.error(verdict, stream_id=self._id, policy=self._policy.name))
+        else:
+            self._text += [self._finish_chunk(verdict) for verdict in fresh]
+            if self._prepared.include_usage:
+                self._text.append(tail.usage(self._watch.entries))
+            self._text.append(tail.done())
+        self._finish("aborted", now, clean=True)
+
+    def _condemn(self, reason: Reason, raw: bytes, now: float) -> None:
+        """A cause that the policy closes made the stream unreadable: cut what is still running."""
+        verdicts = self._watch.condemn(reason)
+        self._note_verdicts(verdicts, now)
+        for verdict in verdicts:
+            self._dead[verdict.index] = verdict
+            self._watch.mark_cut(verdict.index)
+        self._cut(raw, verdicts, now)
+
+    def _on_oversize(self, now: float) -> None:
+        rest = self._parser.rest()
+        if self._closed("oversize"):
+            self._condemn("oversize", b"", now)
+            return
+        self._text.append(rest)
+        self._become_opaque("oversize")
+
+    def _break_off(self, outcome: Outcome, now: float) -> None:
+        """End visibly broken: by a status if one can still be chosen, else by an error event."""
+        status, text = FAILURES[outcome]
+        streaming = self._state in (_State.WATCHING, _State.PASSING)
+        self._flush()
+        if not self._sent:
+            self._refuse(status, outcome, text, outcome, now)
+            return
+        if streaming and not self._partial_out and outcome != "timeout_write":
+            self._text.append(self._tail().failure(outcome, text))
+        self._finish(outcome, now, clean=False)
+
+    def _refuse_unwatchable(self, now: float, reason: OpaqueReason | None = None) -> None:
+        self.opaque_reason = reason or self.opaque_reason
+        self._refuse(422, self.opaque_reason or "refused", UNWATCHABLE, "complete", now)
+
+    def _refuse(self, status: int, code: str, text: str, outcome: Outcome, now: float) -> None:
+        """Answer for the upstream. `complete` is what a refusal by policy counts as."""
+        self._text.clear()
+        if self._head_at is not None and not self._at_eof:
+            self._out.append(Cancel(code))
+        body = msgspec.json.encode({"error": failure(code, text)})
+        self._out.append(Refuse(status, body, retry=status >= 500 and code != "encoded"))
+        self._http_status = status
+        self._end(outcome, now)
+
+    def _finish(self, outcome: Outcome, now: float, *, clean: bool) -> None:
+        if outcome in ("complete", "upstream_error"):
+            self._note_verdicts(self._watch.end(), now)
+        self._end(outcome, now)
+        self._flush()
+        self._out.append(End(clean))
+
+    def _end(self, outcome: Outcome, now: float) -> None:
+        self._state = _State.ENDED
+        self._ended_at = now
+        self.outcome = outcome
+
+    # ------------------------------------------------------------------ small things
+
+    @property
+    def _asking(self) -> bool:
+        """Our own fields are upstream, and nobody has refused them."""
+        return self._prepared.injected and not self.refused
+
+    @property
+    def _rejects(self) -> bool:
+        if self._closed("unwatchable"):
+            return True
+        return self._policy.refused == "reject"
+
+    def _closed(self, cause: str) -> bool:
+        """Whether this cause ends the stream; observing never ends one."""
+        return self._enforce and getattr(self._policy.fail, cause) == "closed"
+
+    def _said(self) -> Outcome:
+        return "upstream_error" if self._saw_error else "complete"
+
+    def _note_verdicts(self, verdicts: list[Verdict], now: float) -> None:
+        if verdicts and self._verdict_at is None:
+            self._verdict_at = now
+
+    def _finish_chunk(self, verdict: Verdict) -> bytes:
+        return self._tail().finish(
+            verdict,
+            finish_reason=self._policy.finish_reason,
+            stream_id=self._id,
+            policy=self._policy.name,
+        )
+
+    def _tail(self) -> Tail:
+        return Tail(self._dialect or self._prepared.dialect, self._payload, self._line_end)
+
+    def _flush(self) -> None:
+        """Turn the gathered bytes into one `Send`.
+
+        While a refusal may still come (nothing read yet of a stream that we asked logprobs of),
+        even comments wait: the status could not be taken back.
+        """
+        if self._state is _State.WATCHING and self._events == 0 and self._asking:
+            return
+        data = b"".join(self._text)
+        self._text.clear()
+        if data:
+            self._sent += len(data)
+            self._out.append(Send(data))
+
+    def _take(self) -> list[Action]:
+        self._flush()
+        taken, self._out = self._out, []
+        return taken
+
+    def _since(self, at: float | None) -> float | None:
+        return None if at is None else round((at - self._opened_at) * 1000, 3)
+
+
+class _Id(msgspec.Struct):
+    id: str | None = None
+
+
+def _stream_id(payload: bytes | None) -> str | None:
+    try:
+        return msgspec.json.decode(payload or b"{}", type=_Id).id
+    except (msgspec.DecodeError, RecursionError):
+        return None
