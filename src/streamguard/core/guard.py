@@ -33,13 +33,13 @@ from streamguard.core.events import (
     Outcome,
     Reason,
     Refuse,
-    Send,
     SseEvent,
     Status,
     StreamReport,
     Verdict,
 )
 from streamguard.core.failures import ENCODED, FAILURES, UNWATCHABLE, failure
+from streamguard.core.outlet import Outlet
 from streamguard.core.request import Prepared
 from streamguard.core.sniff import kind_of
 from streamguard.core.specs import Policy
@@ -124,9 +124,9 @@ class Guard:
         self._dead: dict[int, Verdict] = {}
         self._partial_out = False  # the client has half an event: no event of ours may follow
         self._at_eof = False
-        self._text: list[bytes] = []  # gathered for the next `Send`
-        self._out: list[Action] = []
-        self._sent = 0
+        self._verbatim = False
+        self._cancelled = False
+        self._outlet = Outlet()
         self._events = 0
         self._unparsable = 0
         self._done = False
@@ -188,7 +188,7 @@ class Guard:
                 self._pass_data(data, now)
             case _State.RAW:
                 self._heard_at = now
-                self._text.append(data)
+                self._outlet.write(data)
             case _:
                 pass
         return self._take()
@@ -207,7 +207,7 @@ class Guard:
                 else:
                     self._release_judged()
             case _State.OPENING:
-                self._text.append(self._early)
+                self._outlet.write(self._early)
             case _State.WATCHING | _State.PASSING:
                 self._last_event(now, clean=clean)
             case _State.RAW:
@@ -225,8 +225,10 @@ class Guard:
         """Something other than the stream itself ended it: one of `FAILURES`."""
         if self._state is _State.ENDED:
             return []
-        self._flush()
-        self._out.append(Cancel(outcome))
+        if not self._holding:
+            self._outlet.flush()
+        self._outlet.act_at_once([Cancel(outcome)])
+        self._cancelled = True
         if self._done:
             self._finish(self._said(), now, clean=True)
         else:
@@ -237,10 +239,9 @@ class Guard:
         """The client has left; nothing more can be sent."""
         if self._state is _State.ENDED:
             return []
-        self._text.clear()
-        self._out.append(Cancel("client_gone"))
+        self._outlet.act_at_once([Cancel("client_gone")])
         streaming = self._state in (_State.WATCHING, _State.PASSING)
-        over = streaming and self._sent > 0 and self._over(clean=False)
+        over = streaming and self._outlet.sent_bytes > 0 and self._over(clean=False)
         self._finish(self._said() if over else "client_gone", now, clean=False)
         return self._take()
 
@@ -278,6 +279,11 @@ class Guard:
         return "opaque" if self.opaque_reason else "guarded"
 
     @property
+    def verbatim(self) -> bool:
+        """No byte of this body is, or will be, added, changed or left out: its length holds."""
+        return self._verbatim
+
+    @property
     def rule_errors(self) -> int:
         """How often a rule raised and was contained."""
         return self._watch.rule_errors
@@ -303,7 +309,7 @@ class Guard:
             "unparsable": self._unparsable,
             "tokens_seen": self._watch.entries,
             "watched": "all" if self._watch_all else "until_commit",
-            "sent_bytes": self._sent,
+            "sent_bytes": self._outlet.sent_bytes,
             "first_byte_ms": self._since(self._first_at),
             "verdict_ms": self._since(self._verdict_at),
             "duration_ms": self._since(self._ended_at),
@@ -339,7 +345,7 @@ class Guard:
             self._release_judged()
 
     def _release_judged(self) -> None:
-        self._text += self._judged
+        self._outlet.write(*self._judged)
         self._judged.clear()
         self._become_opaque("not_sse" if self._http_status == 200 else "error_status")
 
@@ -354,13 +360,12 @@ class Guard:
         if self._rejects:
             self._refuse_unwatchable(now)
             return
-        self._out += (Cancel("refused"), Again(self.body))
+        self._outlet.act_at_once([Cancel("refused"), Again(self.body)])
         self._attempts += 1
         self._state = _State.OPENING
         self._head_at, self._first_at, self._heard_at = None, None, now
         self._judged.clear()
         self._judged_bytes = 0
-        self._text.clear()
         self._parser.rest()
         self._events = 0
 
@@ -371,6 +376,7 @@ class Guard:
 
     def _become_opaque(self, reason: OpaqueReason) -> None:
         self.opaque_reason = reason
+        self._verbatim = not self._outlet.sent_bytes
         self._state = _State.RAW
 
     # ------------------------------------------------------------------ events
@@ -389,15 +395,15 @@ class Guard:
     def _go_on_passing(self, rest: list[SseEvent], now: float) -> None:
         """The verdicts fell in the middle of a read: what is left of it goes out as it is."""
         for event in rest:
-            self._text.append(event.raw)
+            self._outlet.write(event.raw)
             self._on_passing(event, now)
-        self._text.append(self._parser.peek())
+        self._outlet.write(self._parser.peek())
         self._partial_out = self._parser.held_bytes > 0
         if self._parser.oversize:
             self._become_opaque("oversize")
 
     def _pass_data(self, data: bytes, now: float) -> None:
-        self._text.append(data)
+        self._outlet.write(data)
         for event in self._parser.feed(data):
             self._on_passing(event, now)
         self._partial_out = self._parser.held_bytes > 0
@@ -433,7 +439,7 @@ class Guard:
     def _on_event(self, event: SseEvent, now: float) -> None:
         """WATCHING: read one event, judge it, send it."""
         if event.data is None:
-            self._text.append(event.raw)
+            self._outlet.write(event.raw)
             return
         self._heard_at = now
         self._events += 1
@@ -453,7 +459,7 @@ class Guard:
         elif self._unparsable >= MAX_UNPARSABLE and self._closed("unparsable"):
             self._condemn("unparsable", event.raw, now)
             return
-        self._text.append(event.raw)
+        self._outlet.write(event.raw)
 
     def _on_chunk(self, event: SseEvent, reading: Reading, now: float) -> None:
         assert reading.chunk is not None
@@ -462,7 +468,7 @@ class Guard:
         raw = put_null(event, reading.logprobs) if reading.logprobs else event.raw
         verdicts = self._watch.see(reading.chunk)
         if not verdicts and not self._dead:
-            self._text.append(raw)
+            self._outlet.write(raw)
             return
         self._line_end = line_end(event.raw)
         self._note_verdicts(verdicts, now)
@@ -475,8 +481,8 @@ class Guard:
         if self._nothing_left(fresh):
             self._cut(raw, fresh, now)
             return
-        self._text.append(raw)
-        self._text += [self._finish_chunk(verdict) for verdict in fresh]
+        self._outlet.write(raw)
+        self._outlet.write(*(self._finish_chunk(verdict) for verdict in fresh))
         if not self._watch_all and self._watch.settled:
             self._state = _State.PASSING
 
@@ -520,18 +526,18 @@ class Guard:
 
     def _cut(self, raw: bytes, fresh: list[Verdict], now: float) -> None:
         """Cancel, the deciding event, the tail, the end."""
-        self._flush()
-        self._out.append(Cancel("abort"))
-        self._text.append(raw)
+        self._outlet.act(Cancel("abort"))
+        self._outlet.write(raw)
         tail = self._tail()
         if self._policy.on_abort == "error" and not self._watch.finished - self._dead.keys():
             verdict = fresh[-1] if fresh else next(iter(self._dead.values()))
-            self._text.append(tail.error(verdict, stream_id=self._id, policy=self._policy.name))
+            error = tail.error(verdict, stream_id=self._id, policy=self._policy.name)
+            self._outlet.write(error)
         else:
-            self._text += [self._finish_chunk(verdict) for verdict in fresh]
+            self._outlet.write(*(self._finish_chunk(verdict) for verdict in fresh))
             if self._prepared.include_usage:
-                self._text.append(tail.usage(self._watch.entries))
-            self._text.append(tail.done())
+                self._outlet.write(tail.usage(self._watch.entries))
+            self._outlet.write(tail.done())
         self._finish("aborted", now, clean=True)
 
     def _condemn(self, reason: Reason, raw: bytes, now: float) -> None:
@@ -548,19 +554,20 @@ class Guard:
         if self._closed("oversize"):
             self._condemn("oversize", b"", now)
             return
-        self._text.append(rest)
+        self._outlet.write(rest)
         self._become_opaque("oversize")
 
     def _break_off(self, outcome: Outcome, now: float) -> None:
         """End visibly broken: by a status if one can still be chosen, else by an error event."""
         status, text = FAILURES[outcome]
         streaming = self._state in (_State.WATCHING, _State.PASSING)
-        self._flush()
-        if not self._sent:
+        if not self._holding:
+            self._outlet.flush()
+        if not self._outlet.sent_bytes:
             self._refuse(status, outcome, text, outcome, now)
             return
         if streaming and not self._partial_out and outcome != "timeout_write":
-            self._text.append(self._tail().failure(outcome, text))
+            self._outlet.write(self._tail().failure(outcome, text))
         self._finish(outcome, now, clean=False)
 
     def _refuse_unwatchable(self, now: float, reason: OpaqueReason | None = None) -> None:
@@ -569,11 +576,10 @@ class Guard:
 
     def _refuse(self, status: int, code: str, text: str, outcome: Outcome, now: float) -> None:
         """Answer for the upstream. `complete` is what a refusal by policy counts as."""
-        self._text.clear()
-        if self._head_at is not None and not self._at_eof:
-            self._out.append(Cancel(code))
         body = msgspec.json.encode({"error": failure(code, text)})
-        self._out.append(Refuse(status, body, retry=status >= 500 and code != "encoded"))
+        refusal = Refuse(status, body, retry=status >= 500 and code != "encoded")
+        nothing_open = self._head_at is None or self._at_eof or self._cancelled
+        self._outlet.act_at_once([refusal] if nothing_open else [Cancel(code), refusal])
         self._http_status = status
         self._end(outcome, now)
 
@@ -581,8 +587,7 @@ class Guard:
         if outcome in ("complete", "upstream_error"):
             self._note_verdicts(self._watch.end(), now)
         self._end(outcome, now)
-        self._flush()
-        self._out.append(End(clean))
+        self._outlet.act(End(clean))
 
     def _end(self, outcome: Outcome, now: float) -> None:
         self._state = _State.ENDED
@@ -624,24 +629,16 @@ class Guard:
     def _tail(self) -> Tail:
         return Tail(self._dialect or self._prepared.dialect, self._payload, self._line_end)
 
-    def _flush(self) -> None:
-        """Turn the gathered bytes into one `Send`.
+    @property
+    def _holding(self) -> bool:
+        """A refusal may still come (nothing read yet of a stream that we asked logprobs of).
 
-        While a refusal may still come (nothing read yet of a stream that we asked logprobs of),
-        even comments wait: the status could not be taken back.
+        Until then even comments wait: a status that went out can't be taken back.
         """
-        if self._state is _State.WATCHING and self._events == 0 and self._asking:
-            return
-        data = b"".join(self._text)
-        self._text.clear()
-        if data:
-            self._sent += len(data)
-            self._out.append(Send(data))
+        return self._state is _State.WATCHING and self._events == 0 and self._asking
 
     def _take(self) -> list[Action]:
-        self._flush()
-        taken, self._out = self._out, []
-        return taken
+        return self._outlet.take(hold=self._holding)
 
     def _since(self, at: float | None) -> float | None:
         return None if at is None else round((at - self._opened_at) * 1000, 3)
