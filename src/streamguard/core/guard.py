@@ -40,6 +40,7 @@ from streamguard.core.events import (
 )
 from streamguard.core.failures import ENCODED, FAILURES, UNWATCHABLE, failure
 from streamguard.core.outlet import Outlet
+from streamguard.core.progress import Progress
 from streamguard.core.request import Prepared
 from streamguard.core.sniff import kind_of
 from streamguard.core.specs import Policy
@@ -103,11 +104,9 @@ class Guard:
         self._clocks = clocks or Clocks()
         self._enforce = policy.mode == "enforce"
         self._watch_all = watch_all or not self._enforce or prepared.injected
-        self._opened_at = self._heard_at = now
+        self._progress = Progress(now)
+        self._heard_at = now
         self._head_at: float | None = None
-        self._first_at: float | None = None
-        self._verdict_at: float | None = None
-        self._ended_at: float | None = None
         self._parser = SseParser(max_event_bytes=max_event_bytes)
         texts = policy.fail.no_signal == "closed"
         self._reader = Reader(locate=prepared.injected, texts=texts)
@@ -118,7 +117,6 @@ class Guard:
         self._early = b""  # first bytes, until they tell what the body is
         self._judged: list[bytes] = []
         self._judged_bytes = 0
-        self._payload: bytes | None = None  # data of the last chunk: the tail speaks like it
         self._line_end = b"\n"
         self._dialect: DialectName | None = None
         self._dead: dict[int, Verdict] = {}
@@ -127,12 +125,6 @@ class Guard:
         self._verbatim = False
         self._cancelled = False
         self._outlet = Outlet()
-        self._events = 0
-        self._unparsable = 0
-        self._done = False
-        self._saw_error = False
-        self._foreign = False
-        self._attempts = 1
         self.body = prepared.body
         self.refused = False
         self.opaque_reason: OpaqueReason | None = prepared.unwatchable
@@ -146,7 +138,7 @@ class Guard:
         """Call once, before anything is sent upstream. It may refuse right away."""
         closed = self._closed("unwatchable") and (self.opaque_reason or self.refused)
         if closed or (self.refused and self._rejects):
-            self._refuse_unwatchable(self._opened_at)
+            self._refuse_unwatchable(self._progress.opened_at)
         return self._take()
 
     def receive_head(
@@ -175,8 +167,8 @@ class Guard:
         """One read of the response body, transfer framing taken off."""
         if self._state is _State.ENDED or not data:
             return []
-        if self._first_at is None:
-            self._first_at = now
+        if self._progress.first_at is None:
+            self._progress.first_at = now
         if self._state is _State.OPENING:
             data = self._open(data, now)
         match self._state:
@@ -212,11 +204,11 @@ class Guard:
                 self._last_event(now, clean=clean)
             case _State.RAW:
                 pass
-        if self._attempts > 1 and self._head_at is None:
+        if self._progress.attempts > 1 and self._head_at is None:
             self._at_eof = False  # a second attempt has begun
         elif not self.ended:
-            if self._over(clean=clean):
-                self._finish(self._said(), now, clean=clean)
+            if self._is_whole(clean=clean):
+                self._finish(self._progress.said, now, clean=clean)
             else:
                 self._break_off("upstream_truncated", now)
         return self._take()
@@ -229,8 +221,8 @@ class Guard:
             self._outlet.flush()
         self._outlet.act_at_once([Cancel(outcome)])
         self._cancelled = True
-        if self._done:
-            self._finish(self._said(), now, clean=True)
+        if self._progress.done:
+            self._finish(self._progress.said, now, clean=True)
         else:
             self._break_off(outcome, now)
         return self._take()
@@ -241,8 +233,8 @@ class Guard:
             return []
         self._outlet.act_at_once([Cancel("client_gone")])
         streaming = self._state in (_State.WATCHING, _State.PASSING)
-        over = streaming and self._outlet.sent_bytes > 0 and self._over(clean=False)
-        self._finish(self._said() if over else "client_gone", now, clean=False)
+        over = streaming and self._outlet.sent_bytes > 0 and self._is_whole(clean=False)
+        self._finish(self._progress.said if over else "client_gone", now, clean=False)
         return self._take()
 
     def receive_timer(self, now: float) -> list[Action]:
@@ -250,7 +242,7 @@ class Guard:
         due = self.next_timer
         if due is None or now < due:
             return []
-        if now >= self._opened_at + self._clocks.lifetime_s:
+        if now >= self._progress.opened_at + self._clocks.lifetime_s:
             return self.receive_error("timeout_lifetime", now)
         return self.receive_error(
             "timeout_first_byte" if self._head_at is None else "timeout_idle", now
@@ -264,7 +256,7 @@ class Guard:
         if self._state is _State.ENDED:
             return None
         silence = self._clocks.first_byte_s if self._head_at is None else self._clocks.idle_s
-        return min(self._opened_at + self._clocks.lifetime_s, self._heard_at + silence)
+        return min(self._progress.opened_at + self._clocks.lifetime_s, self._heard_at + silence)
 
     @property
     def ended(self) -> bool:
@@ -290,10 +282,11 @@ class Guard:
 
     def report(self, **shell: Any) -> StreamReport:
         """The record of this request; `shell` adds, or puts right, what only the shell knows."""
-        unscored = self.status == "guarded" and self._events > 0 and not self._watch.entries
+        seen = self._progress
+        unscored = self.status == "guarded" and seen.events > 0 and not self._watch.entries
         fields: dict[str, Any] = {
             "id": self._id,
-            "upstream_id": _stream_id(self._payload),
+            "upstream_id": seen.upstream_id,
             "model": self._prepared.model,
             "dialect": self._dialect or self._prepared.dialect,
             "policy": self._policy.name,
@@ -304,15 +297,15 @@ class Guard:
             "opaque_reason": self.opaque_reason,
             "outcome": self.outcome or "internal_error",
             "http_status": self._http_status or None,
-            "attempts": self._attempts,
-            "events": self._events,
-            "unparsable": self._unparsable,
+            "attempts": seen.attempts,
+            "events": seen.events,
+            "unparsable": seen.unparsable,
             "tokens_seen": self._watch.entries,
             "watched": "all" if self._watch_all else "until_commit",
             "sent_bytes": self._outlet.sent_bytes,
-            "first_byte_ms": self._since(self._first_at),
-            "verdict_ms": self._since(self._verdict_at),
-            "duration_ms": self._since(self._ended_at),
+            "first_byte_ms": seen.since_opened_ms(seen.first_at),
+            "verdict_ms": seen.since_opened_ms(seen.verdict_at),
+            "duration_ms": seen.since_opened_ms(seen.ended_at),
             "choices": self._watch.reports(),
         }
         return StreamReport(**(fields | shell))
@@ -361,13 +354,12 @@ class Guard:
             self._refuse_unwatchable(now)
             return
         self._outlet.act_at_once([Cancel("refused"), Again(self.body)])
-        self._attempts += 1
+        self._progress.again()
         self._state = _State.OPENING
-        self._head_at, self._first_at, self._heard_at = None, None, now
+        self._head_at, self._heard_at = None, now
         self._judged.clear()
         self._judged_bytes = 0
         self._parser.rest()
-        self._events = 0
 
     def _stop_asking(self) -> None:
         self.refused = True
@@ -415,26 +407,11 @@ class Guard:
         if event.data is None:
             return
         self._heard_at = now
-        self._events += 1
         reading = self._reader.read_ends(event.data, event.name)
+        self._progress.note(reading, event.data)
         if reading.chunk is not None:
-            self._payload = event.data
             for delta in reading.chunk.choices:
                 self._watch.note(delta.index, delta.finish_reason)
-        self._note_kind(reading)
-
-    def _note_kind(self, reading: Reading) -> None:
-        match reading.kind:
-            case "done":
-                self._done = True
-            case "error":
-                self._saw_error = True
-            case "foreign":
-                self._foreign = True
-            case "unparsable":
-                self._unparsable += 1
-            case "chunk":
-                pass
 
     def _on_event(self, event: SseEvent, now: float) -> None:
         """WATCHING: read one event, judge it, send it."""
@@ -442,28 +419,25 @@ class Guard:
             self._outlet.write(event.raw)
             return
         self._heard_at = now
-        self._events += 1
         reading = self._reader.read(event.data, event.name)
-        self._note_kind(reading)
+        self._progress.note(reading, event.data)
         if reading.kind == "chunk":
             self._on_chunk(event, reading, now)
             return
         if reading.kind == "done":
             self._note_verdicts(self._watch.end(), now)
-        elif reading.kind == "error" and self._events == 1 and self._asking:
+        elif reading.kind == "error" and self._progress.events == 1 and self._asking:
             if names_logprobs(event.data):
                 self._on_refusal(now)
                 if self._state is not _State.WATCHING:
-                    self._saw_error = False
                     return
-        elif self._unparsable >= MAX_UNPARSABLE and self._closed("unparsable"):
+        elif self._progress.unparsable >= MAX_UNPARSABLE and self._closed("unparsable"):
             self._condemn("unparsable", event.raw, now)
             return
         self._outlet.write(event.raw)
 
     def _on_chunk(self, event: SseEvent, reading: Reading, now: float) -> None:
         assert reading.chunk is not None
-        self._payload = event.data
         self._dialect = self._dialect or reading.dialect
         raw = put_null(event, reading.logprobs) if reading.logprobs else event.raw
         verdicts = self._watch.see(reading.chunk)
@@ -512,15 +486,12 @@ class Guard:
             self._on_event(event, now)
             self._partial_out = True
 
-    def _over(self, *, clean: bool) -> bool:
-        """Whether what came is a whole answer: an end mark, or a finish for every choice seen."""
-        if self._done or self._saw_error:
-            return True
-        if self._state is _State.RAW:
-            return clean
-        if not self._watch.seen:
-            return clean and self._foreign
-        return self._watch.seen <= self._watch.finished
+    def _is_whole(self, *, clean: bool) -> bool:
+        return (
+            clean
+            if self._state is _State.RAW
+            else self._progress.is_whole(self._watch, clean=clean)
+        )
 
     # ------------------------------------------------------------------ endings
 
@@ -591,7 +562,7 @@ class Guard:
 
     def _end(self, outcome: Outcome, now: float) -> None:
         self._state = _State.ENDED
-        self._ended_at = now
+        self._progress.ended_at = now
         self.outcome = outcome
 
     # ------------------------------------------------------------------ small things
@@ -611,12 +582,9 @@ class Guard:
         """Whether this cause ends the stream; observing never ends one."""
         return self._enforce and getattr(self._policy.fail, cause) == "closed"
 
-    def _said(self) -> Outcome:
-        return "upstream_error" if self._saw_error else "complete"
-
     def _note_verdicts(self, verdicts: list[Verdict], now: float) -> None:
-        if verdicts and self._verdict_at is None:
-            self._verdict_at = now
+        if verdicts and self._progress.verdict_at is None:
+            self._progress.verdict_at = now
 
     def _finish_chunk(self, verdict: Verdict) -> bytes:
         return self._tail().finish(
@@ -627,7 +595,7 @@ class Guard:
         )
 
     def _tail(self) -> Tail:
-        return Tail(self._dialect or self._prepared.dialect, self._payload, self._line_end)
+        return Tail(self._dialect or self._prepared.dialect, self._progress.payload, self._line_end)
 
     @property
     def _holding(self) -> bool:
@@ -635,21 +603,7 @@ class Guard:
 
         Until then even comments wait: a status that went out can't be taken back.
         """
-        return self._state is _State.WATCHING and self._events == 0 and self._asking
+        return self._state is _State.WATCHING and self._progress.events == 0 and self._asking
 
     def _take(self) -> list[Action]:
         return self._outlet.take(hold=self._holding)
-
-    def _since(self, at: float | None) -> float | None:
-        return None if at is None else round((at - self._opened_at) * 1000, 3)
-
-
-class _Id(msgspec.Struct):
-    id: str | None = None
-
-
-def _stream_id(payload: bytes | None) -> str | None:
-    try:
-        return msgspec.json.decode(payload or b"{}", type=_Id).id
-    except (msgspec.DecodeError, RecursionError):
-        return None

@@ -121,7 +121,7 @@ class _Group:
                 return "passed", *max(passed or fired, key=_when)
             if not still_open:
                 return "unavailable", *by_state["unavailable"][-1]
-        return "open", *(still_open or fired or passed)[0]
+        return "open", *still_open[0]  # there is one: fired + open >= need > fired, or none settled
 
 
 def _when(settled: tuple[int, _Leaf]) -> int:
