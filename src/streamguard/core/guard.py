@@ -120,7 +120,8 @@ class Guard:
         self._line_end = b"\n"
         self._dialect: DialectName | None = None
         self._dead: dict[int, Verdict] = {}
-        self._partial_out = False  # the client has half an event: no event of ours may follow
+        # What must go before an event of ours; None: the client has half an event, so none may.
+        self._gap: bytes | None = b""
         self._at_eof = False
         self._verbatim = False
         self._cancelled = False
@@ -283,7 +284,7 @@ class Guard:
     def report(self, **shell: Any) -> StreamReport:
         """The record of this request; `shell` adds, or puts right, what only the shell knows."""
         seen = self._progress
-        unscored = self.status == "guarded" and seen.events > 0 and not self._watch.entries
+        unscored = self.status == "guarded" and seen.events > 0 and not self._watch.scorable
         fields: dict[str, Any] = {
             "id": self._id,
             "upstream_id": seen.upstream_id,
@@ -390,7 +391,7 @@ class Guard:
             self._outlet.write(event.raw)
             self._on_passing(event, now)
         self._outlet.write(self._parser.peek())
-        self._partial_out = self._parser.held_bytes > 0
+        self._gap = None if self._parser.held_bytes else b""
         if self._parser.oversize:
             self._become_opaque("oversize")
 
@@ -398,7 +399,7 @@ class Guard:
         self._outlet.write(data)
         for event in self._parser.feed(data):
             self._on_passing(event, now)
-        self._partial_out = self._parser.held_bytes > 0
+        self._gap = None if self._parser.held_bytes else b""
         if self._parser.oversize:
             self._parser.rest()
             self._become_opaque(self.opaque_reason or "oversize")
@@ -482,9 +483,14 @@ class Guard:
             return
         if self._state is _State.PASSING:
             self._on_passing(event, now)
-        elif clean or event.data == b"[DONE]":
+            return
+        whole = event.data is not None and self._is_readable(event.data)
+        if clean or whole:
             self._on_event(event, now)
-            self._partial_out = True
+            self._gap = self._line_end * 2 if whole else None
+
+    def _is_readable(self, data: bytes) -> bool:
+        return self._reader.read(data).kind != "unparsable"
 
     def _is_whole(self, *, clean: bool) -> bool:
         return (
@@ -537,8 +543,8 @@ class Guard:
         if not self._outlet.sent_bytes:
             self._refuse(status, outcome, text, outcome, now)
             return
-        if streaming and not self._partial_out and outcome != "timeout_write":
-            self._outlet.write(self._tail().failure(outcome, text))
+        if streaming and self._gap is not None and outcome != "timeout_write":
+            self._outlet.write(self._gap, self._tail().failure(outcome, text))
         self._finish(outcome, now, clean=False)
 
     def _refuse_unwatchable(self, now: float, reason: OpaqueReason | None = None) -> None:

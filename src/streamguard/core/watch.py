@@ -132,6 +132,11 @@ class Watch:
         return sum(tally.entries for tally in self._tallies.values())
 
     @property
+    def scorable(self) -> int:
+        """Those among them that counted."""
+        return sum(tally.scorable for tally in self._tallies.values())
+
+    @property
     def finished(self) -> frozenset[int]:
         """Choices whose finish reason came."""
         return frozenset(i for i, t in self._tallies.items() if t.finish_reason is not None)
