@@ -193,7 +193,7 @@ class Guard:
             case _State.ENDED:
                 return []
             case _State.JUDGING:
-                if clean and names_logprobs(b"".join(self._judged)):
+                if clean and self._judged_refuses():
                     self._on_refusal(now)
                 elif clean and self._http_status == 200 and self._closed("unwatchable"):
                     self._refuse_unwatchable(now, "not_sse")
@@ -337,6 +337,11 @@ class Guard:
         self._judged_bytes += len(data)
         if self._judged_bytes > MAX_REFUSAL_BYTES:
             self._release_judged()
+
+    def _judged_refuses(self) -> bool:
+        body = b"".join(self._judged)
+        is_error = self._http_status != 200 or self._reader.read(body).kind == "error"
+        return is_error and names_logprobs(body)
 
     def _release_judged(self) -> None:
         self._outlet.write(*self._judged)

@@ -154,15 +154,18 @@ def _read(body: bytes) -> _Fields | None:
     found = lenient.load(body)
     if not isinstance(found, dict) or not body.rstrip().endswith(b"}"):
         return None
-    try:
-        known = {name: found[name] for name in _Fields.__struct_fields__ if name in found}
-        return _Fields(**{name: _raw(value) for name, value in known.items()})
-    except (msgspec.EncodeError, UnicodeEncodeError):
-        return None
+    known = {name: found[name] for name in _Fields.__struct_fields__ if name in found}
+    return _Fields(**{name: _raw(value) for name, value in known.items()})
 
 
 def _raw(value: object) -> Raw:
-    return Raw(msgspec.json.encode(value))
+    """The value as JSON again, for its kind and number; text that can't be written is left out."""
+    try:
+        return Raw(msgspec.json.encode(value))
+    except UnicodeEncodeError:
+        if isinstance(value, list):
+            return Raw(msgspec.json.encode([0 if isinstance(v, int) else "" for v in value]))
+        return Raw(b'""')
 
 
 def _value(raw: Raw | None) -> Any:

@@ -59,7 +59,7 @@ def choices_of(event: Any) -> tuple[tuple[ChoiceDelta, ...], DialectName | None]
             ChoiceDelta(
                 index if _is_index(index) else 0,
                 tuple(_entries(choice.get("logprobs"))),
-                finish if isinstance(finish, str) else None,
+                _string(finish),
                 _has_text(choice),
             )
         )
@@ -86,7 +86,7 @@ def _entries(found: Any) -> list[Entry]:
             continue
         top = tops[at] if at < len(tops) else None
         listed = (
-            [Alternative(t, _number(value)) for t, value in top.items()]
+            [Alternative(_string(t), _number(value)) for t, value in top.items()]
             if isinstance(top, dict)
             else None
         )
@@ -130,7 +130,8 @@ def _number(value: Any) -> float | None:
 
 
 def _string(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
+    """Text that can be written again: a lone surrogate becomes a question mark."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
 
 
 def _list(value: Any) -> list[Any]:

@@ -1,0 +1,1 @@
+"""The aiohttp shell: one listener in front, one upstream behind."""

@@ -1,0 +1,1 @@
+"""StreamReport on its way out, and recordings on their way in."""

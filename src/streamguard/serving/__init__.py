@@ -1,0 +1,1 @@
+"""What every server shell shares: the listener, the reply, admission, draining, admin."""

@@ -1,0 +1,1 @@
+"""The core against an independent reading of the same bytes."""
