@@ -6,6 +6,7 @@ judged. Each cell also has its reason in the record.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -168,9 +169,9 @@ NUMBERS += ['"-0.1"', "true", "0.5"]
 def test_a_hostile_number_does_not_disarm(guard: Bench, number: str) -> None:
     """NaN and its kind are passed, counted as unscorable, and never averaged (B16)."""
     events = stream("completions", [0.1] * 9)
-    hostile = events[0].replace(b"-2.302585092994046", number.encode())
+    hostile = events[0].replace(b"%r" % math.log(0.1), number.encode())
     assert hostile != events[0]
-    guard.upstream.answers(sse([hostile, *events[:3], *events[3:]], pace_s=0.01))
+    guard.upstream.answers(sse([hostile, *events], pace_s=0.01))
 
     got = guard.stream("completions", logprobs=1)
 
@@ -178,7 +179,7 @@ def test_a_hostile_number_does_not_disarm(guard: Bench, number: str) -> None:
     choice = guard.record()["choices"][0]
     assert (choice["verdict"], choice["position"]) == ("abort", 4)
     assert (choice["scorable"], choice["unscorable"]) == (3, 1)
-    assert choice["mean_logprob"] == pytest.approx(-2.302585092994046)
+    assert choice["mean_logprob"] == pytest.approx(math.log(0.1))
 
 
 @pytest.mark.parametrize("bomb", [b"9" * 5000, b"[" * 100_000, b'{"a":' * 50_000])

@@ -82,9 +82,9 @@ def test_enforcing_a_sure_stream_sends_it(tmp_path: Path) -> None:
 
 def test_enforcing_takes_the_number_of_choices_from_the_recording(tmp_path: Path) -> None:
     """One dead choice of two silences itself; the other runs on to its end."""
-    body = C(0, "a", L(E("a", -3.0, 1))) + C(1, "x", L(E("x", -0.1, 1)))
-    body += C(0, "b", L(E("b", -3.0, 1))) + C(1, "y", L(E("y", -0.1, 1)))
-    body += C(0, "c", L(E("c", -3.0, 1))) + C(1, "z", L(E("z", -0.1, 1)))
+    # The first is dead before the second has said a word: a guard that expects one would cancel.
+    body = b"".join(C(0, t, L(E(t, -3.0, 1))) for t in "abc")
+    body += b"".join(C(1, t, L(E(t, -0.1, 1))) for t in "xyz")
     body += C(0, {}, None, "stop") + C(1, {}, None, "stop") + D
     first, second = one(tmp_path / "a.sse", body, ENFORCED).choices
     assert (first.verdict, first.cut) == ("abort", True)

@@ -19,6 +19,8 @@ MAX_CHOICES: Final = 256
 on unwatched, so that the state of a stream stays bounded."""
 MAX_LOGPROB: Final = 1e-6
 """Rounding may lift a sure token a little above 0; anything higher is no log-probability."""
+MAX_FINISH_REASON: Final = 64
+"""Characters of a finish reason that go into the record; the longest known one has 28."""
 MAX_BARE_ZEROS: Final = 4096
 """Zeros without alternatives that wait for a credible entry; later ones never count."""
 
@@ -101,7 +103,7 @@ class Watch:
             judged = tally.verdict is not None
             self._take(tally, delta)
             if delta.finish_reason is not None and tally.finish_reason is None:
-                tally.finish_reason = delta.finish_reason
+                tally.finish_reason = delta.finish_reason[:MAX_FINISH_REASON]
                 self._close(tally, delta.index)
             if not judged and tally.verdict is not None:
                 verdicts.append(tally.verdict)
@@ -153,8 +155,8 @@ class Watch:
     def note(self, index: int, finish_reason: str | None) -> None:
         """A choice, and perhaps its finish, seen where entries are no longer read."""
         tally = self._tally(index)
-        if tally is not None and tally.finish_reason is None:
-            tally.finish_reason = finish_reason
+        if tally is not None and tally.finish_reason is None and finish_reason is not None:
+            tally.finish_reason = finish_reason[:MAX_FINISH_REASON]
 
     def condemn(self, reason: Reason) -> list[Verdict]:
         """The stream can't be read on: a verdict for every choice that has not finished.

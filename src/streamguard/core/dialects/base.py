@@ -11,7 +11,7 @@ can read is `unparsable`: it is passed on and counted.
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -21,6 +21,7 @@ from streamguard.core.jsonspan import find_spans
 
 Kind = Literal["chunk", "done", "error", "foreign", "unparsable"]
 Raw = msgspec.Raw
+Index = Annotated[int, msgspec.Meta(ge=0, lt=lenient.MAX_INDEX)]
 _ABSENT: Final = Raw()
 _EMPTY: Final = frozenset((b"", b"null", b"false", b'""', b"{}", b"[]"))
 _LOGPROBS_KEY: Final = b'"logprobs"'
@@ -55,7 +56,7 @@ class _Logprobs(msgspec.Struct, gc=False):
 
 
 class _Choice(msgspec.Struct, gc=False):
-    index: int = 0
+    index: Index = 0
     delta: Raw = _ABSENT
     message: Raw = _ABSENT
     text: Raw = _ABSENT
@@ -66,7 +67,7 @@ class _Choice(msgspec.Struct, gc=False):
 class _RawChoice(msgspec.Struct, gc=False):
     """As `_Choice`, with the logprobs' own bytes kept: needed to find them again."""
 
-    index: int = 0
+    index: Index = 0
     delta: Raw = _ABSENT
     message: Raw = _ABSENT
     text: Raw = _ABSENT
@@ -75,7 +76,7 @@ class _RawChoice(msgspec.Struct, gc=False):
 
 
 class _EndChoice(msgspec.Struct, gc=False):
-    index: int = 0
+    index: Index = 0
     finish_reason: str | None = None
 
 

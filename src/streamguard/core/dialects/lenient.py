@@ -18,6 +18,8 @@ from streamguard.core.events import Alternative, ChoiceDelta, DialectName, Entry
 
 MAX_BYTES: Final = 1024 * 1024
 """About 10 ms of parsing; larger events of a shape that no decoder takes are passed on unread."""
+MAX_INDEX: Final = 1 << 31
+"""A choice's number beyond this is nonsense; what it says counts for choice 0."""
 MAX_DIGITS: Final = 400
 """Beyond this an integer exceeds the largest float anyway (1.8e308)."""
 
@@ -145,7 +147,7 @@ def _bytes(value: Any) -> list[int] | None:
 
 
 def _is_index(value: Any) -> bool:
-    return type(value) is int and value.bit_length() < 63
+    return type(value) is int and 0 <= value < MAX_INDEX
 
 
 def _has_text(choice: dict[str, Any]) -> bool:
