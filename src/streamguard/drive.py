@@ -86,6 +86,9 @@ async def relay(open_upstream: OpenUpstream, guard: Guard, sink: Sink) -> None:
             await driver.attempt()
     except _ClientGoneError:
         pass
+    except Exception:
+        guard.receive_error("internal_error", anyio.current_time())
+        raise
     finally:
         guard.receive_client_gone(anyio.current_time())  # nothing, if the guard has ended
         await driver.close()

@@ -393,8 +393,7 @@ def two(first: float | None, second: float | None, fins: tuple[Any, Any] = (None
 def without_first(chunk: bytes) -> bytes:
     """`two(...)` after choice 0 was taken out of it."""
     value = json.loads(chunk[6:])
-    start = chunk.index(b'"choices": [') + len(b'"choices": [')
-    return chunk[:start] + json.dumps(value["choices"][1]).encode() + b"]}\n\n"
+    return event({**value, "choices": value["choices"][1:]})
 
 
 def test_a_dead_choice_is_finished_and_silenced() -> None:
@@ -551,8 +550,8 @@ def test_nothing_of_a_refused_stream_lives_on_in_the_second(rest: bytes) -> None
     assert (
         play(guard)
         >> head()
-        >> data(b"\xef\xbb\xbf") << send(b"\xef\xbb\xbf")
-        >> data(b"\n", PING, D) << send(b"\n", PING, D)
+        >> data(b"\xef\xbb\xbf")
+        >> data(b"\n", PING, D) << send(b"\xef\xbb\xbf\n", PING, D)
         >> eof() << end()
     )  # fmt: skip
     assert (guard.outcome, guard.report().events) == ("complete", 1)
@@ -579,6 +578,21 @@ def test_comments_wait_while_a_refusal_may_come() -> None:
         >> data(ROLE) << send(PING, PING, ROLE)
         >> data(PING) << send(PING)
     )  # fmt: skip
+
+
+def test_comments_do_not_wait_without_end() -> None:
+    """Too many of them go out, and then a refusal is the client's to see: no status is left."""
+    many = PING * (MAX_REFUSAL_BYTES // len(PING) + 1)
+    guard = make(body=PLAIN)
+    refused = event(REFUSAL)
+    assert (
+        opened(guard)
+        >> data(many) << send(many)
+        >> data(PING) << send(PING)
+        >> data(refused, D) << send(refused, D)
+        >> eof() << end()
+    )  # fmt: skip
+    assert (guard.outcome, guard.report().attempts) == ("upstream_error", 1)
 
 
 def test_comments_pass_where_nothing_was_injected() -> None:
@@ -859,19 +873,29 @@ def test_an_error_answer_is_passed_on_verbatim(status: int) -> None:
 
 def test_a_wrong_content_type_hides_no_stream() -> None:
     """Labels lie: the first bytes decide, however they are cut."""
-    for read in ((tok(LOW),), (b"\xef", b"\xbb\xbf" + tok(LOW)), (b"d", tok(LOW)[1:])):
-        guard = make()
-        book = play(guard) >> start() >> head(200, "application/json")
-        body = b"".join(read)
-        for piece in read[:-1]:
-            assert book >> data(piece)
-        mark = body[: -len(tok(LOW))]
-        tail = (send(mark) if mark else None, cancel(), send(tok(LOW), finish(), D), end())
-        book = book >> data(read[-1])
-        for action in tail:
-            if action is not None:
-                book = book << action
-        assert book
+    for first, rest in ((b"", tok(LOW)), (b"d", tok(LOW)[1:]), (b"dat", tok(LOW)[3:])):
+        assert (
+            play(make())
+            >> start()
+            >> head(200, "application/json")
+            >> data(first)
+            >> data(rest) << cancel() << send(tok(LOW), finish(), D) << end()
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "text/event-stream"])
+def test_a_byte_order_mark_that_is_cut_between_reads(content_type: str) -> None:
+    """Nothing is decided before it is whole."""
+    for cut in (1, 2, 3):
+        mark = b"\xef\xbb\xbf"
+        assert (
+            play(make())
+            >> start()
+            >> head(200, content_type)
+            >> data(mark[:cut])
+            >> data(mark[cut:], tok(LOW))
+            << send(mark) << cancel() << send(tok(LOW), finish(), D) << end()
+        )  # fmt: skip
 
 
 # --------------------------------------------------------------------------- what can't be read
@@ -964,11 +988,11 @@ def test_unparsable_events_closed() -> None:
 
 def test_a_choice_that_is_dead_already_is_not_finished_twice() -> None:
     """A cause that ends the whole stream finishes only what was still running."""
-    guard = make(CLOSED, OWN_2)
+    guard = make(Policy(name="p", rule=RULE, fail=FailPolicy(unparsable="closed")), OWN_2)
     assert (
         opened(guard)
         >> data(tok(LOW, 0)) << send(tok(LOW, 0), finish(0))
-        >> data(GARBAGE * 2) << send(GARBAGE * 2)
+        >> data(bare(1), GARBAGE * 2) << send(bare(1), GARBAGE * 2)
         >> data(GARBAGE)
         << cancel() << send(GARBAGE, finish(1, said=lost("unparsable", 0)), D) << end()
     )  # fmt: skip
@@ -1125,11 +1149,26 @@ def test_an_unterminated_last_event() -> None:
     assert (only(guard).verdict, only(guard).cut, guard.outcome) == ("abort", False, "complete")
 
 
-def test_an_unterminated_event_without_a_finish() -> None:
-    """It goes out, and the end is broken, without an event of ours glued to it."""
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("missing", [1, 2])
+def test_an_unterminated_event_without_a_finish(missing: int, clean: bool) -> None:
+    """It is whole if it can be read: it goes out, is ended for the client, and ours follows."""
     guard = make()
-    assert opened(guard) >> data(tok(LOW)[:-1]) >> eof() << send(tok(LOW)[:-1]) << broken()
-    assert guard.outcome == "upstream_truncated"
+    last = tok(LOW)[:-missing]
+    assert (
+        opened(guard) >> data(last) >> eof(clean=clean) << send(last, b"\n\n", TRUNCATED) << broken()
+    )  # fmt: skip
+    assert (guard.outcome, only(guard).entries) == ("upstream_truncated", 1)
+
+
+def test_half_an_event_at_a_clean_end() -> None:
+    """What can't be read goes out as it came, without an event of ours glued to it."""
+    half = tok(HIGH)[:40]
+    assert (
+        opened(make())
+        >> data(ROLE, half) << send(ROLE)
+        >> eof() << send(half) << broken()
+    )  # fmt: skip
 
 
 def test_a_missing_end_mark() -> None:

@@ -54,6 +54,8 @@ def serve(_benches: dict[Key, Bench], authority: trustme.CA, trust: Path) -> Ite
         env: settings by environment.
         host: the provider's name, see `Upstream`.
         tls: the provider speaks TLS, with a certificate the command trusts.
+        certified: the name in that certificate, if not the provider's own.
+        trusted: False: the command does not know who signed it.
         fresh: a process of its own for this test, closed at its end.
     """
     with ExitStack() as turns:
@@ -63,15 +65,17 @@ def serve(_benches: dict[Key, Bench], authority: trustme.CA, trust: Path) -> Ite
             env: dict[str, str] | None = None,
             host: str = "127.0.0.1",
             tls: bool = False,
+            certified: str | None = None,
+            trusted: bool = True,
             fresh: bool = False,
         ) -> Bench:
-            key = (flags, tuple(sorted((env or {}).items())), host, tls)
+            settings = dict(env or {})
+            if tls and trusted:
+                settings["SSL_CERT_FILE"] = str(trust)
+            key = (flags, tuple(sorted(settings.items())), host, tls, certified)
             bench = None if fresh else _benches.get(key)
             if bench is None:
-                context, settings = None, dict(env or {})
-                if tls:
-                    context = server_context(authority, host)
-                    settings["SSL_CERT_FILE"] = str(trust)
+                context = server_context(authority, certified or host) if tls else None
                 bench = Bench.start(flags, env=settings, host=host, tls=context)
                 if fresh:
                     turns.callback(bench.close)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Literal
 
 import pytest
@@ -125,6 +126,17 @@ def test_while_a_passing_answer_streams(guard: Bench, how: How) -> None:
     client.request("GET", "/v1/files/1/content")
     client.read_events(2)
     gone(guard, client, how)
+
+
+def test_a_half_closed_client_counts_as_gone(guard: Bench) -> None:
+    """A client that closes its sending side gets no answer: pinned, because some scripts do it."""
+    guard.upstream.answers(silence)
+    client = guard.ask("chat")
+    exchange = guard.upstream.exchange()
+    client.sock.shutdown(socket.SHUT_WR)
+
+    exchange.closed_within(WIDE_S)
+    assert guard.record()["outcome"] == "client_gone"
 
 
 def test_a_client_that_pipelines_after_leaving_costs_nothing(guard: Bench) -> None:

@@ -365,6 +365,16 @@ def test_a_loop_is_cut(guard: Bench) -> None:
     assert len(guard.upstream.exchanges) == 1
 
 
+def test_upgrades_are_refused(guard: Bench) -> None:
+    """A websocket is not something that can be passed through here: said clearly (C15)."""
+    client = guard.client()
+    fields = ["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"]
+    client.request("GET", "/v1/realtime", b"", fields)
+
+    assert client.answer().status == 501
+    assert guard.upstream.exchanges == []
+
+
 def test_our_errors_have_the_shape_sdks_read(guard: Bench) -> None:
     """JSON, OpenAI-shaped, with a code, and nothing of the request."""
     client = guard.client()

@@ -245,6 +245,61 @@ def test_with_and_without_v1(guard: Bench, path: str) -> None:
     assert guard.upstream.exchange().request.target == "/v1/chat/completions"
 
 
+@pytest.mark.parametrize("status", ["204 No Content", "304 Not Modified"])
+def test_answers_without_a_body(guard: Bench, status: str) -> None:
+    """An answer that has no body ends with its head, and the connection is kept (B25)."""
+    guard.upstream.answers(
+        lambda e: e.send(f"HTTP/1.1 {status}\r\nETag: x\r\n\r\n".encode()),
+        answer("200 OK", b"next"),
+    )
+    client = guard.client()
+    client.request("GET", "/v1/a")
+    first = client.answer()
+    client.request("GET", "/v1/b")
+
+    assert first.head.start == f"HTTP/1.1 {status}"
+    assert client.answer().body == b"next"
+
+
+def test_trailers_do_not_reach_the_body(guard: Bench) -> None:
+    """Fields behind the last chunk are dropped; the body is whole."""
+    events = stream("chat", [0.9] * 3)
+    guard.upstream.answers(sse(events, after=lambda e: e.send(b"0\r\nX-Sum: 1\r\n\r\n")))
+
+    got = guard.stream("chat")
+
+    assert (got.body, got.ending) == (nulled(b"".join(events)), "complete")
+
+
+def test_http_1_0_clients_get_no_chunks(guard: Bench) -> None:
+    """A client that cannot read chunks gets the body until the close."""
+    events = stream("chat", [0.9] * 3)
+    guard.upstream.answers(sse(events))
+    client = guard.client()
+    client.requests += 1
+    body = request("chat")
+    client.send(b"POST /v1/chat/completions HTTP/1.0\r\nHost: 127.0.0.1\r\n")
+    client.send(b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body))
+    client.send(body)
+
+    head, _, got = client.read_all().partition(b"\r\n\r\n")
+    assert b"chunked" not in head.lower()
+    assert got == nulled(b"".join(events))
+
+
+def test_the_answer_says_who_watched_it(guard: Bench) -> None:
+    """The marks on a guarded answer: the record's id, policy, mode and status."""
+    guard.upstream.answers(sse(stream("chat", [0.9] * 3)))
+
+    head = guard.stream("chat").head
+
+    assert head.get("x-streamguard-id") == guard.record()["id"]
+    assert head.get("x-streamguard-policy") == "default"
+    assert head.get("x-streamguard-mode") == "enforce"
+    assert head.get("x-streamguard-status") == "guarded"
+    assert head.get("x-streamguard-reason") is None
+
+
 # --------------------------------------------------------------------------- I14
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 from collections.abc import Callable
 
 import pytest
 from tests.support.bench import GUARD, Bench, Serve
 from tests.support.streams import envelope, event, stream, token_event
-from tests.support.upstream import endless, fin, rst, silence, sse
+from tests.support.upstream import Exchange, endless, fin, rst, silence, sse
 
 # Idle upstream connections that the pool may keep, and nothing else.
 POOLED = 2
@@ -64,11 +65,20 @@ EVERY: list[Callable[[Bench], None]] = [
 ]
 
 
+def scrape(bench: Bench) -> str:
+    """The metrics page."""
+    admin = http.client.HTTPConnection("127.0.0.1", bench.command.admin_port, timeout=5)
+    try:
+        admin.request("GET", "/metrics")
+        return admin.getresponse().read().decode()
+    finally:
+        admin.close()
+
+
 @pytest.mark.parametrize("tls", [False, True])
 def test_sockets_come_back(serve: Serve, tls: bool) -> None:
     """A hundred requests with every kind of end: the number of sockets is what it was."""
-    bench = serve(*GUARD, host="localhost", tls=tls, fresh=True)
-    bench.command.started()
+    bench = serve(*GUARD, "--admin-port", "0", host="localhost", tls=tls, fresh=True)
     before = bench.command.sockets()
     for count in range(1, 17):
         for case in EVERY:
@@ -76,6 +86,9 @@ def test_sockets_come_back(serve: Serve, tls: bool) -> None:
         bench.records(count * len(EVERY))
 
     bench.settled(before + POOLED)
+    page = scrape(bench)
+    assert "\nstreamguard_inflight 0.0\n" in page
+    assert f'streamguard_requests_total{{outcome="complete"}} {16.0}' in page
 
 
 def test_connects_without_a_word_leave_nothing(guard: Bench) -> None:
@@ -118,6 +131,25 @@ def test_a_slow_reader_costs_no_memory(guard: Bench) -> None:
         client.leave("rst")
     for exchange in exchanges:
         exchange.closed_within(1)
+
+
+def test_a_large_answer_is_not_collected(guard: Bench) -> None:
+    """64 MiB in one go to a client that reads: they pass, memory does not grow by them (A13)."""
+    size = 64 * 1024 * 1024
+    part = bytes(1024 * 1024)
+
+    def burst(exchange: Exchange) -> None:
+        exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
+        for _ in range(64):
+            exchange.send(part)
+
+    guard.upstream.answers(burst)
+    before = rss_mib(guard)
+    client = guard.client()
+    client.request("GET", "/v1/files/1/content")
+
+    assert len(client.answer().body) == size
+    assert rss_mib(guard) - before < 16
 
 
 def test_many_requests_cost_no_memory(guard: Bench) -> None:

@@ -9,11 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.support.bench import GUARD, Bench, Serve
 from tests.support.client import Client
-from tests.support.command import Command, until
+from tests.support.command import START_S, Command, until
 from tests.support.streams import DONE, PATHS, nulled, payloads, request, stream, token_event
 from tests.support.upstream import Upstream, endless, silence, sse, unused_port
 
@@ -174,6 +175,34 @@ def test_the_console_script_serves(own: Bench) -> None:
         assert script.started()["mode"] == "observe"
     finally:
         script.close()
+
+
+def test_a_full_disk_costs_only_the_log(own: Bench) -> None:
+    """Nothing can be written to standard output: requests are served all the same (E12)."""
+    port = unused_port()
+    with Path("/dev/full").open("wb") as full:
+        deaf = subprocess.Popen(
+            [sys.executable, "-m", "streamguard", "serve", "--upstream", own.upstream.url]
+            + ["--port", str(port)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+        )
+    try:
+        until(lambda: accepts(port), "it listens", within_s=START_S)
+        with Client(port) as client:
+            client.request("GET", "/v1/models")
+            assert client.answer().status == 200
+        deaf.send_signal(signal.SIGTERM)
+        _, complaint = deaf.communicate(timeout=5)
+        assert (deaf.returncode, complaint) == (0, b"")
+    finally:
+        deaf.kill()
+
+
+def accepts(port: int) -> bool:
+    """Whether somebody listens there."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 # --------------------------------------------------------------------------- refused at start

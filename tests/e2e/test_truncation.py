@@ -166,6 +166,29 @@ def test_connection_refused(serve: Serve) -> None:
     assert bench.record()["outcome"] == "upstream_refused"
 
 
+def test_a_name_that_does_not_exist(serve: Serve) -> None:
+    """No such host: a gateway error within the connect clock, without the name in it (A02)."""
+    bench = serve("--upstream", "http://streamguard.invalid:9/v1", *GUARD)
+    got = bench.stream("chat")
+
+    assert got.status in (502, 504)
+    assert b"invalid:" not in got.body
+    assert b"streamguard.invalid" not in got.body
+    assert bench.record()["outcome"] in ("upstream_refused", "timeout_connect")
+
+
+@pytest.mark.parametrize(("certified", "trusted"), [("other.example", True), ("localhost", False)])
+def test_a_certificate_that_is_not_valid(serve: Serve, certified: str, trusted: bool) -> None:
+    """Another name, or an unknown signer: 502, and no byte of the request is sent (A15)."""
+    bench = serve(*GUARD, host="localhost", tls=True, certified=certified, trusted=trusted)
+    got = bench.stream("chat", "Authorization: Bearer sk-canary")
+
+    assert_bad_gateway(got)
+    assert bench.record()["outcome"] == "upstream_refused"
+    assert bench.upstream.accepted >= 1
+    assert bench.upstream.exchanges == []
+
+
 def test_reset_on_accept(guard: Bench) -> None:
     """The upstream resets what it accepts: 502, and no second attempt (A05)."""
     guard.upstream.drop_idle()

@@ -107,6 +107,7 @@ class Guard:
         self._progress = Progress(now)
         self._heard_at = now
         self._head_at: float | None = None
+        self._max_event_bytes = max_event_bytes
         self._parser = SseParser(max_event_bytes=max_event_bytes)
         texts = policy.fail.no_signal == "closed"
         self._reader = Reader(locate=prepared.injected, texts=texts)
@@ -174,7 +175,7 @@ class Guard:
             data = self._open(data, now)
         match self._state:
             case _State.JUDGING:
-                self._judge(data)
+                self._judge(data, now)
             case _State.WATCHING:
                 self._watch_data(data, now)
             case _State.PASSING:
@@ -195,8 +196,10 @@ class Guard:
             case _State.JUDGING:
                 if clean and self._judged_refuses():
                     self._on_refusal(now)
-                elif clean and self._http_status == 200 and self._closed("unwatchable"):
-                    self._refuse_unwatchable(now, "not_sse")
+                elif self._withholds_judged:
+                    self._judged.clear()
+                    if clean:
+                        self._refuse_unwatchable(now, "not_sse")
                 else:
                     self._release_judged()
             case _State.OPENING:
@@ -331,12 +334,21 @@ class Guard:
                 self._become_opaque("not_sse")
         return data
 
-    def _judge(self, data: bytes) -> None:
+    def _judge(self, data: bytes, now: float) -> None:
         """Hold an answer that may be about our own fields, as long as it is small."""
         self._judged.append(data)
         self._judged_bytes += len(data)
-        if self._judged_bytes > MAX_REFUSAL_BYTES:
+        if self._judged_bytes <= MAX_REFUSAL_BYTES:
+            return
+        if self._withholds_judged:
+            self._refuse_unwatchable(now, "not_sse")
+        else:
             self._release_judged()
+
+    @property
+    def _withholds_judged(self) -> bool:
+        """What is held is an answer, and the policy lets none pass unwatched."""
+        return self._http_status == 200 and self._closed("unwatchable")
 
     def _judged_refuses(self) -> bool:
         body = b"".join(self._judged)
@@ -365,7 +377,8 @@ class Guard:
         self._head_at, self._heard_at = None, now
         self._judged.clear()
         self._judged_bytes = 0
-        self._parser.rest()
+        self._gap = b""
+        self._parser = SseParser(max_event_bytes=self._max_event_bytes)
 
     def _stop_asking(self) -> None:
         self.refused = True
@@ -374,7 +387,7 @@ class Guard:
 
     def _become_opaque(self, reason: OpaqueReason) -> None:
         self.opaque_reason = reason
-        self._verbatim = not self._outlet.sent_bytes
+        self._verbatim = not self._progress.events  # nothing was there to change
         self._state = _State.RAW
 
     # ------------------------------------------------------------------ events
@@ -412,19 +425,25 @@ class Guard:
     def _on_passing(self, event: SseEvent, now: float) -> None:
         if event.data is None:
             return
-        self._heard_at = now
+        self._hear(event, now)
         reading = self._reader.read_ends(event.data, event.name)
         self._progress.note(reading, event.data)
         if reading.chunk is not None:
             for delta in reading.chunk.choices:
                 self._watch.note(delta.index, delta.finish_reason)
 
+    def _hear(self, event: SseEvent, now: float) -> None:
+        """A sign of life; the tail will end its lines as this event does."""
+        self._heard_at = now
+        if not self._at_eof:  # the last event may lack its line ends
+            self._line_end = line_end(event.raw)
+
     def _on_event(self, event: SseEvent, now: float) -> None:
         """WATCHING: read one event, judge it, send it."""
         if event.data is None:
             self._outlet.write(event.raw)
             return
-        self._heard_at = now
+        self._hear(event, now)
         reading = self._reader.read(event.data, event.name)
         self._progress.note(reading, event.data)
         if reading.kind == "chunk":
@@ -433,7 +452,7 @@ class Guard:
         if reading.kind == "done":
             self._note_verdicts(self._watch.end(), now)
         elif reading.kind == "error" and self._progress.events == 1 and self._asking:
-            if names_logprobs(event.data):
+            if names_logprobs(event.data) and not self._outlet.sent_bytes:
                 self._on_refusal(now)
                 if self._state is not _State.WATCHING:
                     return
@@ -450,7 +469,6 @@ class Guard:
         if not verdicts and not self._dead:
             self._outlet.write(raw)
             return
-        self._line_end = line_end(event.raw)
         self._note_verdicts(verdicts, now)
         if self._dead:
             raw = without_choices(raw, self._dead.keys())
@@ -463,7 +481,7 @@ class Guard:
             return
         self._outlet.write(raw)
         self._outlet.write(*(self._finish_chunk(verdict) for verdict in fresh))
-        if not self._watch_all and self._watch.settled:
+        if not self._watch_all and not self._dead and self._watch.settled:
             self._state = _State.PASSING
 
     def _cuts(self, verdict: Verdict) -> bool:
@@ -511,11 +529,16 @@ class Guard:
         self._outlet.act(Cancel("abort"))
         self._outlet.write(raw)
         tail = self._tail()
+        # With `dead = any` some still run: they end with the one that died, not as if unfinished.
+        running = sorted(self._watch.seen - self._watch.finished - self._dead.keys())
+        for index in running:
+            self._watch.mark_cut(index)
         if self._policy.on_abort == "error" and not self._watch.finished - self._dead.keys():
             verdict = fresh[-1] if fresh else next(iter(self._dead.values()))
             error = tail.error(verdict, stream_id=self._id, policy=self._policy.name)
             self._outlet.write(error)
         else:
+            fresh = [*fresh, *(msgspec.structs.replace(fresh[0], index=i) for i in running)]
             self._outlet.write(*(self._finish_chunk(verdict) for verdict in fresh))
             if self._prepared.include_usage:
                 self._outlet.write(tail.usage(self._watch.entries))
@@ -524,7 +547,7 @@ class Guard:
 
     def _condemn(self, reason: Reason, raw: bytes, now: float) -> None:
         """A cause that the policy closes made the stream unreadable: cut what is still running."""
-        verdicts = self._watch.condemn(reason)
+        verdicts = [v for v in self._watch.condemn(reason) if v.index not in self._dead]
         self._note_verdicts(verdicts, now)
         for verdict in verdicts:
             self._dead[verdict.index] = verdict
@@ -612,9 +635,16 @@ class Guard:
     def _holding(self) -> bool:
         """A refusal may still come (nothing read yet of a stream that we asked logprobs of).
 
-        Until then even comments wait: a status that went out can't be taken back.
+        Until then even comments wait: a status that went out can't be taken back. An upstream that
+        sends nothing else is not waited for without end.
         """
-        return self._state is _State.WATCHING and self._progress.events == 0 and self._asking
+        return (
+            self._state is _State.WATCHING
+            and self._progress.events == 0
+            and self._asking
+            and not self._outlet.sent_bytes
+            and self._outlet.waiting_bytes <= MAX_REFUSAL_BYTES
+        )
 
     def _take(self) -> list[Action]:
         return self._outlet.take(hold=self._holding)

@@ -39,6 +39,11 @@ class Outlet:
             self.sent_bytes += len(data)
             self._actions.append(Send(data))
 
+    @property
+    def waiting_bytes(self) -> int:
+        """How much is gathered and has not gone out."""
+        return sum(map(len, self._text))
+
     def take(self, *, hold: bool = False) -> list[Action]:
         """Everything collected, in order. With `hold` the gathered bytes stay for later."""
         if not hold and self._text:

@@ -9,6 +9,8 @@ from typing import Final, Literal
 
 Body = Literal["stream", "object", "other"]
 _FIELD_NAMES: Final = (b"data", b"event", b"id", b"retry", b":")
+_BOM: Final = b"\xef\xbb\xbf"
+_BLANKS: Final = b"\r\n \t"
 _MAX_BLANKS: Final = 1024
 
 
@@ -22,9 +24,15 @@ def kind_of(start: bytes, content_type: str) -> Body | None:
     Returns:
         `object` for something that begins like a JSON object.
     """
-    text = start.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n \t")
+    if len(start) < len(_BOM) and _BOM.startswith(start):
+        return None
+    told = start.removeprefix(_BOM)
+    text = told.lstrip(_BLANKS)
+    # By the count of blanks, not of reads: the same bytes are the same body however they are cut.
+    if len(told) - len(text) >= _MAX_BLANKS:
+        return "stream"
     if not text:
-        return None if len(start) < _MAX_BLANKS else "stream"
+        return None
     if text[:1] == b"{":
         return "object"
     if text[:1] in (b"[", b"<"):

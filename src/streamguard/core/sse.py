@@ -142,6 +142,10 @@ class SseParser:
                 if blank and self._in_event:
                     self._emit(out, data[start:pos], is_event=True)
                     start = pos
+                elif fill > start and self._size + pos - start > self._max:
+                    # The limit is for one line; how many came in one read must not matter.
+                    self._emit(out, data[start:fill], is_event=False)
+                    start = fill
                 fill = pos
             if self._last_end == _CR and pos < length and data[pos] == _LF:
                 # A late LF: no line of its own. Inside an event it is part of the block.
@@ -150,7 +154,7 @@ class SseParser:
                 if boundary:
                     fill = pos
 
-        if fill > start and not self._await_lf:
+        if fill > start:
             self._emit(out, data[start:fill], is_event=False)
             start = fill
         if start < length:

@@ -20,8 +20,8 @@ from streamguard.config.settings import Settings
 from streamguard.core.specs import Policy
 from streamguard.errors import ConfigError
 from streamguard.proxy.handler import Handler
+from streamguard.proxy.pool import Pool, client_tls
 from streamguard.proxy.target import Upstream
-from streamguard.proxy.upstream import Pool, client_tls
 from streamguard.serving.admin import ADMIN_HOST, Admin
 from streamguard.serving.admission import Admission
 from streamguard.serving.drain import Drain

@@ -15,7 +15,8 @@ import asyncio
 from typing import Protocol
 
 from streamguard.core.events import Outcome
-from streamguard.proxy.upstream import Connection, Ending, Pool, ResponseHead
+from streamguard.proxy.pool import Pool
+from streamguard.proxy.upstream import Connection, Ending, ResponseHead
 from streamguard.serving.reply import Reply
 
 RESUME_GRACE_S = 1.0
@@ -93,7 +94,7 @@ class Bridge:
         """See `Downstream`."""
         raise NotImplementedError
 
-    def data(self, data: bytes) -> None:
+    def data(self, data: bytes, *, last: bool) -> None:
         """See `Downstream`."""
         raise NotImplementedError
 

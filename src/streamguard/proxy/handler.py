@@ -33,9 +33,9 @@ from streamguard.proxy.headers import (
     tokens,
 )
 from streamguard.proxy.passing import Passing
+from streamguard.proxy.pool import Pool
 from streamguard.proxy.relay import Relay
 from streamguard.proxy.target import BadTarget, Upstream
-from streamguard.proxy.upstream import Pool
 from streamguard.records.log import finished
 from streamguard.serving.admission import Admission
 from streamguard.serving.answers import ANSWERS, Code
@@ -167,7 +167,7 @@ class Handler:
     def rejected(self, code: Code) -> None:
         """A connection was turned away before there was a request."""
         self._metrics.rejected.inc()
-        self._log.info(REQUEST_REJECTED, code=code, http_status=ANSWERS[code].status)
+        self._log.info(REQUEST_REJECTED, code=code)
 
     def failed(self, error: BaseException | None) -> None:
         """An exception that should not have been: counted, and located without its text."""
@@ -265,20 +265,20 @@ class Handler:
 
     def _check(self, request: web.BaseRequest) -> bytes:
         """Turn away what may not be; returns the target for the upstream."""
-        headers = request.raw_headers
+        headers, named = request.raw_headers, request.headers
         if request.version not in ((1, 0), (1, 1)):
             raise _Rejected("version_not_supported")
         if repeats_a_single_field(headers):
             raise _Rejected("duplicate_header")
-        if not host_allowed(request.headers.get("Host"), bound=self._settings.host):
+        if not host_allowed(named.get("Host"), bound=self._settings.host):
             raise _Rejected("host_not_allowed")
-        if "Origin" in request.headers:
+        if "Origin" in named:
             raise _Rejected("origin_not_allowed")
-        if is_looped(headers):
+        if "Via" in named and is_looped(headers):
             raise _Rejected("loop_detected")
-        if b"websocket" in tokens(headers, b"upgrade"):
+        if "Upgrade" in named and b"websocket" in tokens(headers, b"upgrade"):
             raise _Rejected("upgrade_not_supported")
-        if tokens(headers, b"expect") not in ([], [b"100-continue"]):
+        if "Expect" in named and tokens(headers, b"expect") != [b"100-continue"]:
             raise _Rejected("bad_expectation")
         try:
             return self._upstream.target(request.raw_path)

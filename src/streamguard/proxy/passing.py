@@ -20,7 +20,8 @@ from aiohttp import web
 from streamguard.core.events import Outcome
 from streamguard.proxy.bridge import Bridge, Failures
 from streamguard.proxy.headers import end_to_end
-from streamguard.proxy.upstream import Ending, Pool, ResponseHead
+from streamguard.proxy.pool import Pool
+from streamguard.proxy.upstream import Ending, ResponseHead
 from streamguard.serving.answers import ANSWERS, Code
 from streamguard.serving.reply import Reply
 
@@ -130,12 +131,12 @@ class Passing(Bridge):
             self._copy = []
         self._rearm()
 
-    def data(self, data: bytes) -> None:
+    def data(self, data: bytes, *, last: bool) -> None:
         """See `Downstream`."""
         self._heard_at = self._loop.time()
         if self.first_byte_at is None:
             self.first_byte_at = self._heard_at
-        self._reply.write(data)
+        self._reply.write(data, more=last)
         if self._copy is not None:
             self._copied_bytes += len(data)
             self._copy.append(data)

@@ -17,7 +17,8 @@ from streamguard.core.events import Action, Again, Cancel, End, Outcome, Refuse,
 from streamguard.core.guard import Guard
 from streamguard.proxy.bridge import Bridge, Failures
 from streamguard.proxy.headers import OWN_PREFIX, Header, end_to_end
-from streamguard.proxy.upstream import Ending, Pool, ResponseHead
+from streamguard.proxy.pool import Pool
+from streamguard.proxy.upstream import Ending, ResponseHead
 from streamguard.serving.answers import ANSWERS, Code
 from streamguard.serving.reply import Reply
 
@@ -53,6 +54,7 @@ class Relay(Bridge):
         self._request = request
         self._marks = marks
         self._head: ResponseHead | None = None
+        self._end_follows = False
 
     async def run(self) -> None:
         """Carry the request to its end; returns when the reply is finished."""
@@ -74,8 +76,9 @@ class Relay(Bridge):
         kind, coding = head.first(b"content-type"), head.first(b"content-encoding")
         self._step(lambda now: self._guard.receive_head(head.status, kind, coding, now))
 
-    def data(self, data: bytes) -> None:
+    def data(self, data: bytes, *, last: bool) -> None:
         """See `Downstream`. The hot path: no closure, no coroutine, no log line."""
+        self._end_follows = last
         try:
             self._act(self._guard.receive_data(data, self._loop.time()))
         except Exception as error:
@@ -134,7 +137,8 @@ class Relay(Bridge):
         if out:
             if not self._reply.begun:
                 self._begin()
-            self._reply.write(out[0] if len(out) == 1 else b"".join(out))
+            data = out[0] if len(out) == 1 else b"".join(out)
+            self._reply.write(data, more=self._end_follows)
         self._rearm()
 
     def _begin(self) -> None:

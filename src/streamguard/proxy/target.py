@@ -89,11 +89,7 @@ class Upstream:
             raise BadTarget
         if self.prefix.endswith("/v1") and (path == "/v1" or path.startswith("/v1/")):
             path = path[3:]
-        joined = f"{self.prefix}{path}{mark}{query}"
-        # An upstream of `…/v1` asked for exactly `/v1` leaves no slash of its own behind.
-        return (joined if joined.startswith("/") else "/" + joined).encode(
-            "utf-8", "surrogateescape"
-        )
+        return f"{self.prefix}{path}{mark}{query}".encode("utf-8", "surrogateescape")
 
 
 def _check(path: str) -> None:

@@ -1,4 +1,4 @@
-"""The upstream leg: one connection, one exchange at a time, and a small pool of idle ones.
+"""The upstream leg: one connection, one exchange at a time.
 
 llhttp (through httptools) reads along as a strict observer; its leniencies stay off. What it
 accepts is handed on as decoded body bytes, one call per socket read, and framed anew for the
@@ -15,31 +15,18 @@ breaks off is never reported as clean.
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias, cast
 
 import httptools
-from aiohappyeyeballs import start_connection
 
 from streamguard.proxy.headers import Header, tokens, values
 
 HEAD_MAX_BYTES: Final = 64 * 1024
 HEAD_MAX_FIELDS: Final = 300
 READ_BYTES: Final = 64 * 1024
-HAPPY_EYEBALLS_DELAY_S: Final = 0.25
-
-IDLE_MAX: Final = 64
-# Shorter than the shortest keep-alive in common use (uvicorn: 5 s), so that we are the side that
-# closes: a request written into a connection that the other side is closing is lost, and nothing
-# is sent twice.
-IDLE_S: Final = 4.0
-
-_KEEPALIVE_IDLE_S: Final = 60
-_KEEPALIVE_INTERVAL_S: Final = 15
-_KEEPALIVE_PROBES: Final = 4
 
 # One read buffer for all connections. The loop fills it and calls `buffer_updated` before it
 # touches another socket, and nothing keeps a view of it beyond that call.
@@ -81,8 +68,12 @@ class Downstream(Protocol):
     def head(self, head: ResponseHead) -> None:
         """The response begins."""
 
-    def data(self, data: bytes) -> None:
-        """Body bytes, free of transfer framing; never empty."""
+    def data(self, data: bytes, *, last: bool) -> None:
+        """Body bytes, free of transfer framing; never empty.
+
+        `last` says that the body ends with them and `done` follows in this very callback, so
+        that bytes and end may go out in one write.
+        """
 
     def pause(self) -> None:
         """The upstream takes no more of the request body for now."""
@@ -94,10 +85,20 @@ class Downstream(Protocol):
         """The response is over. Nothing follows."""
 
 
+class Keeper(Protocol):
+    """Where a connection goes between exchanges (`proxy.pool.Pool`)."""
+
+    def keep(self, connection: Connection) -> None:
+        """An exchange ended cleanly; the connection may serve another one."""
+
+    def forget(self, connection: Connection) -> None:
+        """The connection is closed, or about to be."""
+
+
 class Connection(asyncio.BufferedProtocol):
     """One socket to the upstream."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Keeper) -> None:
         self._pool = pool
         self._transport: asyncio.Transport | None = None
         self._downstream: Downstream | None = None
@@ -208,7 +209,7 @@ class Connection(asyncio.BufferedProtocol):
         malformed = False
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             malformed = True
         if not self._head_announced:
             self._head_bytes += nbytes
@@ -225,7 +226,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._body and self._downstream is downstream:
             body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
             self._body.clear()
-            downstream.data(body)
+            downstream.data(body, last=self._complete)
         if self._downstream is not downstream:
             return
         if self._complete:
@@ -342,111 +343,6 @@ class Connection(asyncio.BufferedProtocol):
             return False
         # llhttp swallows a stray CRLF after the end, and trailers; neither is worth trusting.
         return not head.chunked or self._tail == b"0\r\n\r\n"
-
-
-class Pool:
-    """Opens connections to one upstream and keeps a few idle ones."""
-
-    def __init__(self, host: str, port: int, *, tls: ssl.SSLContext | None) -> None:
-        self._host = host
-        self._port = port
-        self._tls = tls
-        self._idle: list[Connection] = []
-
-    @property
-    def idle(self) -> int:
-        """How many connections wait."""
-        return len(self._idle)
-
-    async def open(self) -> Connection:
-        """A connection ready for an exchange; the caller owns it and sets the time limit.
-
-        Raises:
-            OSError: no connection came about (names, sockets and TLS alike).
-        """
-        while self._idle:
-            connection = self._idle.pop()
-            connection.unpark()
-            try:
-                # Two turns of the loop: a close that has already arrived is seen before anything
-                # is written, and the connection replaced.
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)
-            except asyncio.CancelledError:
-                connection.abort()
-                raise
-            if connection.is_open:
-                return connection
-        return await self._connect()
-
-    def keep(self, connection: Connection) -> None:
-        """Take back a connection whose exchange ended cleanly."""
-        if len(self._idle) >= IDLE_MAX or not connection.is_open:
-            connection.abort()
-            return
-        self._idle.append(connection)
-        connection.resume_reading()
-        connection.park(Connection.abort)
-
-    def forget(self, connection: Connection) -> None:
-        """The connection is closed, or about to be."""
-        connection.unpark()
-        if connection in self._idle:
-            self._idle.remove(connection)
-
-    def close(self) -> None:
-        """Close what is idle."""
-        for connection in tuple(self._idle):
-            connection.abort()
-
-    async def _connect(self) -> Connection:
-        loop = asyncio.get_running_loop()
-        # uvloop's create_connection knows no happy eyeballs; racing the addresses ourselves keeps
-        # both loops alike.
-        found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-        if not found:
-            raise OSError("no address")
-        sock = await start_connection(
-            found, happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY_S, interleave=1, loop=loop
-        )
-        try:
-            _tune(sock)
-            _, connection = await loop.create_connection(
-                lambda: Connection(self),
-                sock=sock,
-                ssl=self._tls,
-                server_hostname=self._host if self._tls is not None else None,
-            )
-        except BaseException:
-            sock.close()
-            raise
-        return connection
-
-
-def client_tls() -> ssl.SSLContext:
-    """TLS as a client of a stranger: verified against the system's authorities, 1.2 or newer.
-
-    `ssl.create_default_context` would also write session keys to the file that SSLKEYLOGFILE
-    names, and with them every prompt; this does not.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_default_certs(ssl.Purpose.SERVER_AUTH)
-    context.set_alpn_protocols(["http/1.1"])
-    return context
-
-
-def _tune(sock: socket.socket) -> None:
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", _KEEPALIVE_IDLE_S),
-        ("TCP_KEEPINTVL", _KEEPALIVE_INTERVAL_S),
-        ("TCP_KEEPCNT", _KEEPALIVE_PROBES),
-    ):
-        option = getattr(socket, name, None)  # named differently, or absent, off Linux
-        if option is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _tls_truncated(transport: asyncio.Transport | None) -> bool:

@@ -12,6 +12,7 @@ from typing import Final
 
 from aiohttp import web
 
+from streamguard.serving.listener import Door
 from streamguard.serving.reply import Reply
 
 ADMIN_HOST: Final = "127.0.0.1"
@@ -35,6 +36,8 @@ class Admin:
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""
+        door = request.protocol
+        assert isinstance(door, Door)
         reply = Reply(request)
         status, kind, body = self._page(request)
         empty = request.method == "HEAD"
@@ -46,9 +49,7 @@ class Admin:
             empty=empty,
         )
         reply.finish(clean=True, data=body)
-        # `Listener` makes the protocol; see there.
-        over = getattr(request.protocol, "request_over")  # noqa: B009
-        over()
+        door.request_over()
         return reply
 
     def _page(self, request: web.BaseRequest) -> tuple[int, bytes, bytes]:

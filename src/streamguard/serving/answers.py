@@ -15,6 +15,7 @@ from streamguard.core.events import Outcome
 
 Code: TypeAlias = Literal[
     "malformed_request",
+    "head_timeout",
     "bad_target",
     "duplicate_header",
     "host_not_allowed",
@@ -63,6 +64,7 @@ class Answer:
 
 ANSWERS: Final[dict[Code, Answer]] = {
     "malformed_request": Answer(400, "the request is not well-formed HTTP"),
+    "head_timeout": Answer(408, "the request head did not arrive in time"),
     "bad_target": Answer(400, "the request target is not allowed"),
     "duplicate_header": Answer(400, "a header that must be unique was sent twice"),
     "host_not_allowed": Answer(403, "the Host header does not name this server"),

@@ -238,7 +238,7 @@ class Door(web.RequestHandler):
 
     def _head_late(self) -> None:
         self._head_timer = None
-        self._listener.events.rejected("malformed_request")
+        self._listener.events.rejected("head_timeout")
         if self.transport is not None:
             self.transport.abort()
 

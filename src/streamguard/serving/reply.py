@@ -133,9 +133,18 @@ class Reply(web.StreamResponse):
         lines += (b"", b"")
         self._pending = b"\r\n".join(lines)
 
-    def write(self, data: bytes) -> None:  # type: ignore[override]  # not a coroutine, on purpose
-        """Send body bytes now. After the client has gone they are swallowed."""
-        if data and not self._ended:
+    def write(  # type: ignore[override]  # not a coroutine, on purpose
+        self, data: bytes, *, more: bool = False
+    ) -> None:
+        """Send body bytes now, or (`more`) with what follows in the same callback.
+
+        After the client has gone they are swallowed.
+        """
+        if not data or self._ended:
+            return
+        if more:
+            self._pending += self._frame(data)
+        else:
             self._put(self._frame(data))
 
     def flush(self) -> None:
@@ -159,8 +168,7 @@ class Reply(web.StreamResponse):
             self._put(framed + (_LAST_CHUNK if self._framing == "chunked" else b""))
             self._ended = True
             return
-        if framed:
-            self._put(framed)
+        self._put(framed)
         self._ended = True
         self._reusable = False
         self._break()

@@ -36,6 +36,18 @@ def load(payload: bytes) -> Any:
         return None
 
 
+def dump(value: Any) -> bytes:
+    """What `load` gave as strict JSON again: null where it holds a number beyond all floats.
+
+    A lone surrogate becomes a question mark: no decoder would take it back.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError):
+        return b"null"
+    return text.encode("utf-8", "replace")
+
+
 def is_error(event: Any) -> bool:
     """Whether this is an error object: `error` says something, or `object` is "error"."""
     return isinstance(event, dict) and (bool(event.get("error")) or event.get("object") == "error")

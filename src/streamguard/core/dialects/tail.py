@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from streamguard.core.dialects import chat, completions
+from streamguard.core.dialects import chat, completions, lenient
 from streamguard.core.events import DialectName, Reason, Verdict
 from streamguard.core.failures import failure
 
@@ -51,10 +51,7 @@ class Tail:
     def __init__(self, dialect: DialectName, payload: bytes | None, line_end: bytes) -> None:
         self._dialect = chat if dialect == "chat" else completions
         self._line_end = line_end
-        try:
-            self._meta = msgspec.json.decode(payload or b"{}", type=_Meta)
-        except (msgspec.DecodeError, RecursionError):
-            self._meta = _Meta()
+        self._meta = _meta_of(payload or b"{}")
 
     def finish(self, verdict: Verdict, *, finish_reason: str, stream_id: str, policy: str) -> bytes:
         """The last chunk of a choice that was cut."""
@@ -132,6 +129,17 @@ class Tail:
         # in as Raw may hold line ends between its tokens (never inside a string).
         text = _encode(value).replace(b"\r", b" ").replace(b"\n", b" ")
         return b"data: " + text + self._line_end * 2
+
+
+def _meta_of(payload: bytes) -> _Meta:
+    try:
+        return msgspec.json.decode(payload, type=_Meta)
+    except (msgspec.DecodeError, RecursionError):
+        found = lenient.load(payload)  # a chunk with a NaN in it has a name all the same
+    if not isinstance(found, dict):
+        return _Meta()
+    known = {name: found[name] for name in _Meta.__struct_fields__ if name in found}
+    return _Meta(**{name: msgspec.Raw(lenient.dump(value)) for name, value in known.items()})
 
 
 def _facts(verdict: Verdict, stream_id: str, policy: str) -> dict[str, Any]:
