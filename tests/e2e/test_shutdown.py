@@ -182,8 +182,10 @@ def test_a_full_disk_costs_only_the_log(own: Bench) -> None:
     port = unused_port()
     with Path("/dev/full").open("wb") as full:
         deaf = subprocess.Popen(
-            [sys.executable, "-m", "streamguard", "serve", "--upstream", own.upstream.url]
-            + ["--port", str(port)],
+            [
+                *(sys.executable, "-m", "streamguard", "serve"),
+                *("--upstream", own.upstream.url, "--port", str(port)),
+            ],
             stdout=full,
             stderr=subprocess.PIPE,
         )

@@ -12,7 +12,12 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-_COMMANDS: Final = {"replay": "streamguard.cli.replay", "serve": "streamguard.cli.serve"}
+_COMMANDS: Final = {
+    "demo": "streamguard.cli.demo",
+    "replay": "streamguard.cli.replay",
+    "serve": "streamguard.cli.serve",
+    "simulate": "streamguard.cli.simulate",
+}
 
 
 class _Lazy(TyperGroup):

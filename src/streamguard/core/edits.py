@@ -12,6 +12,8 @@ from typing import Final
 
 import msgspec
 
+from streamguard.core.dialects import lenient
+from streamguard.core.dialects.base import Index
 from streamguard.core.events import SseEvent
 from streamguard.core.jsonspan import find_spans, replace_spans
 from streamguard.core.sse import fields_of
@@ -20,7 +22,7 @@ _DATA_LINE: Final = re.compile(rb"(?:\A|[\r\n])data(?::\x20?([^\r\n]*)|(?=[\r\n]
 
 
 class _Index(msgspec.Struct, gc=False):
-    index: int = 0
+    index: Index = 0
 
 
 def line_end(raw: bytes) -> bytes:
@@ -69,21 +71,22 @@ def without_choices(raw: bytes, dead: Set[int]) -> bytes:
     _, data = fields_of(raw)
     if data is None:
         return raw
-    elements = [data[start:end] for start, end in find_spans(data, ("choices", None))]
-    kept = [element for element in elements if _index(element) not in dead]
+    elements = find_spans(data, ("choices", None))
+    kept = [(start, end) for start, end in elements if _index(data[start:end]) not in dead]
     if len(kept) == len(elements):
         return raw
     if not kept:
         return b""
-    (span, *_) = find_spans(data, ("choices",))
-    edited = replace_spans(data, [span], b"[" + b",".join(kept) + b"]")
-    end = line_end(raw)
+    edited = data
+    for first, last in reversed(find_spans(data, ("choices",))):  # a key may be given twice
+        living = b",".join(data[start:end] for start, end in kept if first <= start < last)
+        edited = edited[:first] + b"[" + living + b"]" + edited[last:]
     # Line ends between JSON tokens are blanks; one data line is as good as several.
-    return b"data: " + edited.replace(b"\n", b" ") + end * 2
+    return b"data: " + edited.replace(b"\n", b" ") + line_end(raw) * 2
 
 
 def _index(element: bytes) -> int:
     try:
         return msgspec.json.decode(element, type=_Index).index
     except (msgspec.DecodeError, RecursionError):
-        return 0
+        return lenient.index_of(lenient.load(element))

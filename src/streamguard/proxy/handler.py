@@ -19,7 +19,7 @@ import msgspec
 from aiohttp import web
 
 from streamguard.config.settings import Settings
-from streamguard.core.capabilities import Limits, RefusalMemory, learn_limit
+from streamguard.core.capabilities import RefusalMemory
 from streamguard.core.events import Outcome, StreamReport
 from streamguard.core.guard import Clocks, Guard
 from streamguard.core.request import is_guarded_path, prepare
@@ -32,6 +32,7 @@ from streamguard.proxy.headers import (
     request_head,
     tokens,
 )
+from streamguard.proxy.limits import LimitFinder
 from streamguard.proxy.passing import Passing
 from streamguard.proxy.pool import Pool
 from streamguard.proxy.relay import Relay
@@ -49,6 +50,8 @@ FREE_BODY_BYTES: Final = 1024 * 1024
 """So much of a body is read before its request takes a place: slow senders hold none, and large
 bodies cannot fill the memory."""
 
+_OBSERVED: Final = ("first_prob", "mean_prob", "min_prob")
+"""Signals recorded of every observed stream, whatever the rules name."""
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -115,7 +118,7 @@ class Handler:
         self._log = log
         self._metrics = metrics
         self._memory = RefusalMemory()
-        self._limits = Limits()
+        self._limits = LimitFinder(upstream, pool)
         self._clocks = Clocks(
             first_byte_s=settings.first_byte_s,
             idle_s=settings.idle_s,
@@ -185,7 +188,10 @@ class Handler:
         if dialect is not None and self._policy.mode != "off":
             body = await self._read(visit)
             await self._admit(visit)
-            prepared = prepare(request.raw_path, body, self._policy, limits=self._limits)
+            limits = await self._limits.find(
+                dialect, self._policy.alternatives, request.raw_headers
+            )
+            prepared = prepare(request.raw_path, body, self._policy, limits=limits)
             if prepared.guarded:
                 now = self._loop.time()
                 known = self._memory.refused(prepared.facets, now)
@@ -197,6 +203,7 @@ class Handler:
                     known_refused=known,
                     clocks=self._clocks,
                     max_event_bytes=self._settings.event_max_bytes,
+                    also=_OBSERVED if self._policy.mode == "observe" else (),
                 )
                 visit.guard, visit.guarded_at = guard, now
                 await self._relay(visit, door, guard, target)
@@ -255,7 +262,9 @@ class Handler:
             first_byte_s=self._settings.first_byte_s,
             idle_s=self._settings.idle_s,
             lifetime_s=self._settings.lifetime_s,
-            learn=self._learn if request.method == "GET" and bare.endswith("/models") else None,
+            learn=self._limits.learn
+            if request.method == "GET" and bare.endswith("/models")
+            else None,
             connect_s=self._settings.connect_s,
             failures=self,
         )
@@ -320,11 +329,6 @@ class Handler:
         transport = request.transport
         if transport is not None and request.version >= (1, 1) and "Expect" in request.headers:
             transport.write(_CONTINUE)
-
-    def _learn(self, body: bytes) -> None:
-        limit = learn_limit(body)
-        if limit is not None:
-            self._limits = Limits(chat=limit, completions=limit)
 
     def _is_draining(self) -> bool:
         return self._drain.draining

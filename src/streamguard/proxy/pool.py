@@ -70,7 +70,7 @@ class Pool:
             return
         self._idle.append(connection)
         connection.resume_reading()
-        connection.park(Connection.abort)
+        connection.park(IDLE_S)
 
     def forget(self, connection: Connection) -> None:
         """The connection is closed, or about to be."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias, cast
 
@@ -181,10 +180,10 @@ class Connection(asyncio.BufferedProtocol):
 
     # ------------------------------------------------------------------ for the pool
 
-    def park(self, expire: Callable[[Connection], None]) -> None:
-        """Wait, idle, for the next exchange."""
+    def park(self, idle_s: float) -> None:
+        """Wait, idle, for the next exchange, but no longer than this."""
         loop = asyncio.get_running_loop()
-        self._idle_timer = loop.call_later(IDLE_S, expire, self)
+        self._idle_timer = loop.call_later(idle_s, self.abort)
 
     def unpark(self) -> None:
         """Leave the pool."""

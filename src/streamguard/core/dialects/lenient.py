@@ -67,17 +67,22 @@ def choices_of(event: Any) -> tuple[tuple[ChoiceDelta, ...], DialectName | None]
             dialect = "chat"
         elif dialect is None and "text" in choice:
             dialect = "completions"
-        index = choice.get("index", 0)
         finish = choice.get("finish_reason")
         choices.append(
             ChoiceDelta(
-                index if _is_index(index) else 0,
+                index_of(choice),
                 tuple(_entries(choice.get("logprobs"))),
                 _string(finish),
                 _has_text(choice),
             )
         )
     return tuple(choices), dialect
+
+
+def index_of(choice: Any) -> int:
+    """The choice's number; 0 where it has none that makes sense."""
+    index = choice.get("index", 0) if isinstance(choice, dict) else 0
+    return index if type(index) is int and 0 <= index < MAX_INDEX else 0
 
 
 def _entries(found: Any) -> list[Entry]:
@@ -156,10 +161,6 @@ def _bytes(value: Any) -> list[int] | None:
     if isinstance(value, list) and all(type(item) is int for item in value):
         return value
     return None
-
-
-def _is_index(value: Any) -> bool:
-    return type(value) is int and 0 <= value < MAX_INDEX
 
 
 def _has_text(choice: dict[str, Any]) -> bool:
