@@ -111,9 +111,13 @@ def sorry(code: str, text: str, *, ending: bytes = b"\n") -> bytes:
     return ours({"error": error}, ending=ending)
 
 
-TRUNCATED = sorry(
-    "upstream_truncated", "the upstream broke off before the answer was complete"
-)
+UNSURE = {
+    "message": "streamguard ended this answer: its early tokens fell below the confidence bound",
+    "type": "streamguard_abort",
+    "param": None,
+    "code": "low_confidence",
+}
+TRUNCATED = sorry("upstream_truncated", "the upstream broke off before the answer was complete")
 
 
 def only(guard: Guard) -> ChoiceReport:
@@ -228,13 +232,7 @@ def test_events_before_the_deciding_one_go_out_before_the_cancel() -> None:
 def test_the_error_style() -> None:
     """One error event, a clean end of the HTTP body, no [DONE]."""
     guard = make(Policy(name="p", rule=RULE, on_abort="error"))
-    error = {
-        "message": "streamguard ended this answer: its early tokens fell below the confidence bound",
-        "type": "streamguard_abort",
-        "param": None,
-        "code": "low_confidence",
-    }
-    tail = ours({"error": error, "streamguard": facts()})
+    tail = ours({"error": UNSURE, "streamguard": facts()})
 
     assert opened(guard) >> data(tok(LOW)) << cancel() << send(tok(LOW), tail) << end()
     assert guard.outcome == "aborted"
@@ -256,9 +254,7 @@ def test_completions_are_cut_in_their_own_shape() -> None:
     )
     chunk = T("a", legacy(["a"], [LOW]))
     choice = {"index": 0, "text": "", "logprobs": None, "finish_reason": "content_filter"}
-    tail = ours(
-        {**HEAD, "object": "text_completion", "choices": [choice], "streamguard": facts()}
-    )
+    tail = ours({**HEAD, "object": "text_completion", "choices": [choice], "streamguard": facts()})
     assert opened(guard) >> data(chunk) << cancel() << send(chunk, tail, D) << end()
 
 
@@ -476,17 +472,11 @@ def test_the_error_style_spares_a_choice_that_finished() -> None:
 def test_the_error_style_with_both_dead() -> None:
     """One error event once nobody is left."""
     guard = make(Policy(name="p", rule=RULE, on_abort="error"), OWN_2)
-    error = {
-        "message": "streamguard ended this answer: its early tokens fell below the confidence bound",
-        "type": "streamguard_abort",
-        "param": None,
-        "code": "low_confidence",
-    }
     assert (
         opened(guard)
         >> data(tok(LOW, 0)) << send(tok(LOW, 0), finish(0))
         >> data(tok(LOW, 1))
-        << cancel() << send(tok(LOW, 1), ours({"error": error, "streamguard": facts()})) << end()
+        << cancel() << send(tok(LOW, 1), ours({"error": UNSURE, "streamguard": facts()})) << end()
     )  # fmt: skip
 
 
@@ -628,7 +618,11 @@ def test_an_error_that_is_no_refusal_is_held_and_passed_on() -> None:
         >> data(body)
         >> eof() << send(body) << end()
     )  # fmt: skip
-    assert (guard.outcome, guard.opaque_reason, guard.verbatim) == ("complete", "error_status", True)
+    assert (guard.outcome, guard.opaque_reason, guard.verbatim) == (
+        "complete",
+        "error_status",
+        True,
+    )
 
 
 def test_a_large_error_is_no_refusal() -> None:
@@ -832,7 +826,10 @@ def test_a_large_plain_answer_is_not_let_pass_where_closed() -> None:
     """Too large to be a refusal is not small enough to pass unwatched."""
     body = b'{"choices":["' + b"x" * MAX_REFUSAL_BYTES
     assert (
-        play(make(body=PLAIN)) >> start() >> head(200, "application/json") >> data(body) << send(body)
+        play(make(body=PLAIN))
+        >> start()
+        >> head(200, "application/json")
+        >> data(body) << send(body)
     )  # fmt: skip
     assert (
         play(make(CLOSED, PLAIN))
@@ -918,7 +915,8 @@ def test_an_oversize_event_open() -> None:
 
 def test_an_oversize_event_closed() -> None:
     """Cut before it; what came before is delivered."""
-    guard = make(Policy(name="p", rule=Rule("first_prob", 0.5, 9), fail=CLOSED.fail), max_event_bytes=400)  # noqa: E501
+    late = Policy(name="p", rule=Rule("first_prob", 0.5, 9), fail=CLOSED.fail)
+    guard = make(late, max_event_bytes=400)
     assert (
         opened(guard)
         >> data(tok(HIGH)) << send(tok(HIGH))
@@ -973,9 +971,7 @@ def test_unparsable_events_closed() -> None:
     few = GARBAGE * (MAX_UNPARSABLE - 1)
     tail = {
         "object": "chat.completion.chunk",
-        "choices": [
-            {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "content_filter"}
-        ],
+        "choices": [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "content_filter"}],
         "streamguard": lost("unparsable", 0),
     }
     assert (
@@ -1156,7 +1152,9 @@ def test_an_unterminated_event_without_a_finish(missing: int, clean: bool) -> No
     guard = make()
     last = tok(LOW)[:-missing]
     assert (
-        opened(guard) >> data(last) >> eof(clean=clean) << send(last, b"\n\n", TRUNCATED) << broken()
+        opened(guard)
+        >> data(last)
+        >> eof(clean=clean) << send(last, b"\n\n", TRUNCATED) << broken()
     )  # fmt: skip
     assert (guard.outcome, only(guard).entries) == ("upstream_truncated", 1)
 

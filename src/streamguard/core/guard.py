@@ -507,13 +507,14 @@ class Guard:
         if self._state is _State.PASSING:
             self._on_passing(event, now)
             return
-        whole = event.data is not None and self._is_readable(event.data)
+        # A CR as the blank line's end was waiting for an LF that can't come any more.
+        whole = event.data is not None and (
+            event.raw.endswith(b"\n\r")
+            or self._reader.read(event.data, event.name).kind != "unparsable"
+        )
         if clean or whole:
             self._on_event(event, now)
             self._gap = self._line_end * 2 if whole else None
-
-    def _is_readable(self, data: bytes) -> bool:
-        return self._reader.read(data).kind != "unparsable"
 
     def _is_whole(self, *, clean: bool) -> bool:
         return (

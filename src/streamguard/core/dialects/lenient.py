@@ -164,8 +164,8 @@ def _bytes(value: Any) -> list[int] | None:
 
 
 def _has_text(choice: dict[str, Any]) -> bool:
+    if choice.get("text"):
+        return True
     delta = choice.get("delta")
-    if isinstance(delta, dict):
-        names = ("content", "refusal", "reasoning_content", "reasoning", "tool_calls")
-        return any(delta.get(name) for name in names)
-    return bool(choice.get("text"))
+    names = ("content", "refusal", "reasoning_content", "reasoning", "tool_calls")
+    return isinstance(delta, dict) and any(delta.get(name) for name in names)
