@@ -1515,3 +1515,41 @@ def test_sent_bytes_are_those_that_were_sent() -> None:
 def test_a_report_before_the_end_is_an_internal_error() -> None:
     """A shell that lost track still has a record."""
     assert make().report().outcome == "internal_error"
+
+
+def test_an_answer_cut_whole_is_aborted_though_the_server_ignored_n() -> None:
+    """Two choices were asked for, one came and was silenced: nobody got an answer."""
+    guard = make(body=OWN_2)
+    assert (
+        opened(guard)
+        >> data(tok(LOW)) << send(tok(LOW), finish())
+        >> data(tok(LOW), FIN, D) << send(D)
+        >> eof() << end()
+    )  # fmt: skip
+    assert guard.outcome == "aborted"
+
+
+def test_observing_obeys_refused_where_closed_would_not() -> None:
+    """Closed causes end nothing while observing, so the refusal passes as the policy says."""
+    policy = Policy(
+        name="p", mode="observe", rule=RULE, refused="pass", fail=FailPolicy.all("closed")
+    )
+    guard = make(policy, PLAIN)
+    refusal = event(REFUSAL)
+    assert opened(guard) >> data(refusal) << send(refusal) >> eof() << end()
+    assert (guard.refused, guard.outcome) == (True, "upstream_error")
+
+
+def test_a_body_too_short_to_tell_is_no_stream() -> None:
+    """`da` labelled as plain text is an answer, not a stream that broke off."""
+    guard = make()
+    assert (
+        play(guard)
+        >> start()
+        >> head(200, "text/plain")
+        >> data(b"da")
+        >> eof()
+        << send(b"da")
+        << end()
+    )
+    assert (guard.opaque_reason, guard.outcome) == ("not_sse", "complete")

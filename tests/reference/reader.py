@@ -115,7 +115,7 @@ def looks_like_sse(body: bytes, content_type: str) -> bool:
     text = body.removeprefix(BOM).lstrip()
     if text[:1] in (b"{", b"[", b"<"):
         return False
-    names = (b"data", b"event", b"id", b"retry", b":")
+    names = (b"data:", b"event:", b"id:", b"retry:", b":")
     return content_type == "text/event-stream" or text.startswith(names)
 
 

@@ -68,6 +68,7 @@ class Command:
         self._changed = threading.Condition()
         self._stdout: list[str] = []
         self._stderr: list[str] = []
+        self._records: list[Record] = []
         self._readers = [
             threading.Thread(target=self._read, args=(pipe, into), daemon=True)
             for pipe, into in (
@@ -81,8 +82,11 @@ class Command:
     def _read(self, pipe: Any, into: list[str]) -> None:
         with pipe:
             for line in pipe:
+                text = line.decode("utf-8", "backslashreplace")
                 with self._changed:
-                    into.append(line.decode("utf-8", "backslashreplace"))
+                    into.append(text)
+                    if into is self._stdout and text.startswith("{"):
+                        self._records.append(json.loads(text))
                     self._changed.notify_all()
 
     # ------------------------------------------------------------------ what it says
@@ -99,13 +103,7 @@ class Command:
 
     def records(self, event: str | None = None) -> list[Record]:
         """The log records so far, of one event if named."""
-        found = []
-        for line in list(self._stdout):
-            if line.startswith("{"):
-                record = json.loads(line)
-                if event in (None, record.get("event")):
-                    found.append(record)
-        return found
+        return [record for record in list(self._records) if event in (None, record["event"])]
 
     def wait_records(self, event: str, count: int, *, within_s: float = 5.0) -> list[Record]:
         """Wait until at least `count` records of an event are there."""

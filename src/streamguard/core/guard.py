@@ -33,6 +33,7 @@ from streamguard.core.events import (
     Outcome,
     Reason,
     Refuse,
+    Refused,
     SseEvent,
     Status,
     StreamReport,
@@ -131,7 +132,7 @@ class Guard:
         self.refused = False
         self.opaque_reason: OpaqueReason | None = prepared.unwatchable
         self.outcome: Outcome | None = None
-        if known_refused and prepared.injected and policy.effective_refused != "pass":
+        if known_refused and prepared.injected and self._when_refused != "pass":
             self._stop_asking()
 
     # ------------------------------------------------------------------ what the shell tells
@@ -204,6 +205,8 @@ class Guard:
                     self._release_judged()
             case _State.OPENING:
                 self._outlet.write(self._early)
+                if self._early and self._content_type != "text/event-stream":
+                    self._become_opaque("not_sse")  # too short to tell, so not a stream
             case _State.WATCHING | _State.PASSING:
                 self._last_event(now, clean=clean)
             case _State.RAW:
@@ -212,7 +215,7 @@ class Guard:
             self._at_eof = False  # a second attempt has begun
         elif not self.ended:
             if self._is_whole(clean=clean):
-                self._finish(self._progress.said, now, clean=clean)
+                self._finish(self._said(), now, clean=clean)
             else:
                 self._break_off("upstream_truncated", now)
         return self._take()
@@ -226,7 +229,7 @@ class Guard:
         self._outlet.act_at_once([Cancel(outcome)])
         self._cancelled = True
         if self._progress.done:
-            self._finish(self._progress.said, now, clean=True)
+            self._finish(self._said(), now, clean=True)
         else:
             self._break_off(outcome, now)
         return self._take()
@@ -238,7 +241,7 @@ class Guard:
         self._outlet.act_at_once([Cancel("client_gone")])
         streaming = self._state in (_State.WATCHING, _State.PASSING)
         over = streaming and self._outlet.sent_bytes > 0 and self._is_whole(clean=False)
-        self._finish(self._progress.said if over else "client_gone", now, clean=False)
+        self._finish(self._said() if over else "client_gone", now, clean=False)
         return self._take()
 
     def receive_timer(self, now: float) -> list[Action]:
@@ -362,7 +365,7 @@ class Guard:
 
     def _on_refusal(self, now: float) -> None:
         """The upstream does not take our logprobs fields."""
-        if self._policy.effective_refused == "pass":
+        if self._when_refused == "pass":
             self.refused = True
             if self._state is _State.JUDGING:
                 self._release_judged()
@@ -608,14 +611,21 @@ class Guard:
         return self._prepared.injected and not self.refused
 
     @property
+    def _when_refused(self) -> Refused:
+        return "reject" if self._closed("unwatchable") else self._policy.refused
+
+    @property
     def _rejects(self) -> bool:
-        if self._closed("unwatchable"):
-            return True
-        return self._policy.refused == "reject"
+        return self._when_refused == "reject"
 
     def _closed(self, cause: str) -> bool:
         """Whether this cause ends the stream; observing never ends one."""
         return self._enforce and getattr(self._policy.fail, cause) == "closed"
+
+    def _said(self) -> Outcome:
+        """The outcome of an answer that came to its own end."""
+        all_cut = self._dead and self._watch.seen <= self._dead.keys()
+        return "aborted" if all_cut else self._progress.said
 
     def _note_verdicts(self, verdicts: list[Verdict], now: float) -> None:
         if verdicts and self._progress.verdict_at is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 Body = Literal["stream", "object", "other"]
-_FIELD_NAMES: Final = (b"data", b"event", b"id", b"retry", b":")
+_FIELD_NAMES: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
 _BOM: Final = b"\xef\xbb\xbf"
 _BLANKS: Final = b"\r\n \t"
 _MAX_BLANKS: Final = 1024
