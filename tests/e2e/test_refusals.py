@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support.bench import GUARD, Bench, Serve
 from tests.support.streams import DONE, Dialect, event, request, stream
-from tests.support.upstream import Script, answer, sse
+from tests.support.upstream import Exchange, Script, answer, sse
 
 Wording = tuple[str, object]
 
@@ -121,6 +121,25 @@ def test_one_second_attempt_without_our_fields(
     assert guard.upstream.exchange(1).request.body == request(dialect, model=model)
     record = guard.record()
     assert (record["outcome"], record["status"], record["attempts"]) == ("complete", "refused", 2)
+
+
+def test_the_second_attempt_has_a_connection_of_its_own(guard: Bench) -> None:
+    """A refusal whose connection closes unannounced must not take the second attempt with it."""
+    body = b"".join(stream("chat", [0.9] * 6))
+    refuse = refusal("openai policy")
+
+    def refuse_and_close(exchange: Exchange) -> None:
+        refuse(exchange)
+        exchange.connection.fin()
+
+    guard.upstream.answers(refuse_and_close, sse([body]))
+
+    got = guard.stream("chat", model=fresh_model())
+
+    assert (got.status, got.body) == (200, body)
+    first, second = guard.upstream.exchange(0), guard.upstream.exchange(1)
+    assert first.connection is not second.connection
+    guard.record()
 
 
 @pytest.mark.parametrize("wording", ["openai policy", "vllm limit", "validator"])

@@ -122,12 +122,12 @@ class Bridge:
         """The deadline has come."""
         raise NotImplementedError
 
-    async def _open(self) -> Connection | None:
+    async def _open(self, *, fresh: bool = False) -> Connection | None:
         """Connect. None: it failed (and `_fail` was told), or the request is over meanwhile."""
         outcome: Outcome = "upstream_refused"
         try:
             async with asyncio.timeout(self._connect_s) as self._patience:
-                connection = await self._pool.open()
+                connection = await self._pool.open(fresh=fresh)
         except TimeoutError:
             outcome = "timeout_connect"
         except OSError:

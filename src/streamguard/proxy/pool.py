@@ -42,13 +42,17 @@ class Pool:
         """How many connections wait."""
         return len(self._idle)
 
-    async def open(self) -> Connection:
+    async def open(self, *, fresh: bool = False) -> Connection:
         """A connection ready for an exchange; the caller owns it and sets the time limit.
+
+        Args:
+            fresh: never one that waited here. For a second attempt: the first one's connection may
+                be on its way to being closed, and there is no third attempt.
 
         Raises:
             OSError: no connection came about (names, sockets and TLS alike).
         """
-        while self._idle:
+        while self._idle and not fresh:
             connection = self._idle.pop()
             connection.unpark()
             try:

@@ -59,8 +59,10 @@ class Relay(Bridge):
     async def run(self) -> None:
         """Carry the request to its end; returns when the reply is finished."""
         self._act(self._guard.start())
+        again = False
         while not self.over:
-            connection = await self._open()
+            connection = await self._open(fresh=again)
+            again = True
             if connection is None:
                 return
             self._head = None
