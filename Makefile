@@ -34,6 +34,10 @@ $(DEMO_STAMP):
 	$(DEMO_VENV)/bin/python -m pip install --quiet --no-deps --editable .
 	touch $@
 
+# Needs a quiet machine. `make bench BENCH=--quick` is short and leaves docs/benchmarks.md alone.
+bench: $(STAMP)
+	@$(BIN)/python -m benchmarks.relay $(BENCH)
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -84,7 +88,7 @@ $(MODEL_VENV)/.wheels-$(MODEL_KEY): $(MODEL_WHEELS)/.complete
 	touch $@
 
 test-model: $(STAMP) $(MODEL_VENV)/.wheels-$(MODEL_KEY)
-	STREAMGUARD_MODEL_PYTHON=$(MODEL_VENV)/bin/python $(BIN)/python -m pytest tests/model
+	STREAMGUARD_MODEL_PYTHON=$(MODEL_VENV)/bin/python $(BIN)/python -m pytest -rP tests/model
 
 # 3.4 GB, wheels only. torch must come as a CPU build: pip's configuration says from where.
 VLLM_VENV := .venv-vllm
@@ -100,7 +104,7 @@ $(VLLM_VENV)/.model-$(VLLM_KEY):
 	touch $@
 
 test-vllm: $(STAMP) $(VLLM_VENV)/.model-$(VLLM_KEY)
-	STREAMGUARD_VLLM=$(VLLM_VENV) $(BIN)/python -m pytest tests/model
+	STREAMGUARD_VLLM=$(VLLM_VENV) $(BIN)/python -m pytest -rP tests/model
 
 recordings: $(STAMP) $(MODEL_VENV)/.wheels-$(MODEL_KEY)
 	$(BIN)/python -m tests.model.recordings $(MODEL_VENV)/bin/python

@@ -133,7 +133,10 @@ def write_svg(path: Path, *parts: RenderableType) -> None:
 
 
 def _bar(stream: Stream, cells: int) -> Text:
-    """The signal along the answer; what is not there (yet, or ever) as dots."""
+    """The signal along the answer; what is not there (yet, or ever) as dots.
+
+    Coloured against the bound up to where the rule looks; after that nobody judges any more.
+    """
     course = stream.case.course
     known = min(stream.events, len(course))
     if stream.case.deciding is not None and (stream.cut or stream.case.cuts):
@@ -146,7 +149,9 @@ def _bar(stream: Stream, cells: int) -> Text:
         if values:
             value = values[-1]
             height = min(len(_BLOCKS) - 1, max(0, int(value * len(_BLOCKS))))
-            bar.append(_BLOCKS[height], style=_LOW if value < RULE.below else _HIGH)
+            judged = stream.case.deciding is None or start < stream.case.deciding
+            low = value < RULE.below
+            bar.append(_BLOCKS[height], style=(_LOW if low else _HIGH) if judged else _QUIET)
         else:
             bar.append("·", style=_QUIET)
     return bar
