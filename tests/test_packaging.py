@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-LOCKS = ("requirements/run.txt", "requirements/test.txt")
+LOCKS = (
+    "requirements/run.txt",
+    "requirements/test.txt",
+    "requirements/model.txt",
+    "requirements/model-file.txt",
+    "requirements/vllm.txt",
+    "requirements/vllm-server.txt",
+)
 
 
 @pytest.fixture(scope="module")

@@ -72,8 +72,11 @@ def through(command: Command) -> str:
 
 
 def masked(stream: Iterable[Any]) -> list[Chunk]:
-    """The chunks as the SDK gives them, in order, without what differs between two requests."""
-    return [chunk.model_dump(exclude={"id", "created"}) for chunk in stream]
+    """The chunks as the SDK gives them, in order, without what differs between two requests.
+
+    `timings` is llama-server's own: how long it took.
+    """
+    return [chunk.model_dump(exclude={"id", "created", "timings"}) for chunk in stream]
 
 
 def text(chunks: list[Chunk]) -> str:
