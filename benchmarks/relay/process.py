@@ -9,42 +9,35 @@ from pathlib import Path
 from typing import NamedTuple
 
 _PROC = Path("/proc")
-_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class Usage(NamedTuple):
     """Seconds, over all threads of all processes of a tree, since they began.
 
+    From `schedstat`, which counts nanoseconds; user and kernel time are only sampled, at 100 Hz.
+
     Attributes:
-        cpu_s: on a core, to the nanosecond (schedstat).
+        cpu_s: on a core.
         waited_s: ready to run, and waiting for a core: nearly none on a quiet machine.
-        user_s, kernel_s: how the former splits, in clock ticks; dead children included.
     """
 
     cpu_s: float
     waited_s: float
-    user_s: float
-    kernel_s: float
 
     def since(self, before: Usage) -> Usage:
         """What was used after `before`."""
-        return Usage(*(a - b for a, b in zip(self, before, strict=True)))
+        return Usage(self.cpu_s - before.cpu_s, self.waited_s - before.waited_s)
 
 
 def usage(pid: int) -> Usage:
     """What the process and all below it have used."""
-    cpu_ns = waited_ns = user = kernel = 0
+    cpu_ns = waited_ns = 0
     for member in tree(pid):
-        folder = _PROC / str(member)
-        # The name, in parentheses, may hold blanks: count behind it.
-        fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        user += int(fields[11]) + int(fields[13])
-        kernel += int(fields[12]) + int(fields[14])
-        for task in (folder / "task").iterdir():
+        for task in (_PROC / str(member) / "task").iterdir():
             on_core, waiting, _ = (task / "schedstat").read_text().split()
             cpu_ns += int(on_core)
             waited_ns += int(waiting)
-    return Usage(cpu_ns / 1e9, waited_ns / 1e9, user * _TICK_S, kernel * _TICK_S)
+    return Usage(cpu_ns / 1e9, waited_ns / 1e9)
 
 
 def rss_bytes(pid: int) -> int:

@@ -46,7 +46,6 @@ def _cost(scenario: Scenario, what: str) -> tuple[_Column, ...]:
 
 _PACED: Final = (
     *_cost("paced", "event"),
-    _Column("in the kernel", "paced", ("kernel_share",), "{:.0%}"),
     _Column("added delay p50 / p99, µs", "paced", ("added_lag_p50_us", "added_lag_p99_us")),
 )
 _UNPACED: Final = (
@@ -112,8 +111,8 @@ def tables(figures: Figures, scale: Scale) -> str:
             _close("verdict"),
         ),
         (
-            f"The same beside {scale.crowd} open streams",
-            "Which bring ten events a second each.",
+            f"The same, beside {scale.crowd} open streams",
+            f"Of {1 / scale.crowd_pace_s:.0f} events a second each.",
             _close("crowded"),
         ),
         ("Memory", f"Resident, idle and with {scale.crowd} open streams.", _MEMORY),

@@ -40,7 +40,8 @@ class Scale:
         short_streams: connections that ask one short answer after the other.
         probe_streams: paced streams while the time to the first event is measured.
         cancels, cancel_streams: how many streams are ended early; how many at once.
-        crowd: open streams where memory is read, and beside the cancels of `crowded`.
+        crowd, crowd_pace_s: open streams where memory is read, and beside the cancels of
+            `crowded`.
     """
 
     rounds: int = 5
@@ -55,6 +56,7 @@ class Scale:
     cancels: int = 100
     cancel_streams: int = 10
     crowd: int = 200
+    crowd_pace_s: float = 0.1
 
 
 FULL: Final = Scale()
@@ -62,7 +64,6 @@ QUICK: Final = Scale(rounds=2, window_s=0.4, cancels=20)
 
 _SETTLE_S: Final = 0.2
 _WARM_REQUESTS: Final = 20
-_CROWD_PACE_S: Final = 0.1
 _PROBE_PAUSE_S: Final = 0.001
 _LEAVE_AFTER: Final = wire.DIP_AT + 1
 
@@ -207,7 +208,7 @@ class Bench:
 
     def _crowded(self, subject: Subject) -> Values:
         """The same, beside a crowd of open streams."""
-        with self._streams(subject, self._scale.crowd, Tally(), pace_s=_CROWD_PACE_S):
+        with self._streams(subject, self._scale.crowd, Tally(), pace_s=self._scale.crowd_pace_s):
             return self._verdict(subject)
 
     def _cancels(self, subject: Subject, plan: Callable[[], Plan]) -> list[Plan]:
@@ -245,7 +246,7 @@ class Bench:
         self._loop.run_until(lambda: tally.answers >= _WARM_REQUESTS, "the first requests")
         self._dismiss([caller])
         idle = rss_bytes(subject.pid)
-        with self._streams(subject, self._scale.crowd, tally, pace_s=_CROWD_PACE_S):
+        with self._streams(subject, self._scale.crowd, tally, pace_s=self._scale.crowd_pace_s):
             self._loop.run_for(self._scale.window_s / 2)
             full = rss_bytes(subject.pid)
         return {
@@ -314,16 +315,14 @@ class _Used:
     wall_s: float
 
     def per(self, what: str, count: int) -> Values:
-        """Per event or request, with the share of the kernel and of waiting for the core."""
+        """Per event or request, with the share of the time spent waiting for the core."""
         if not count:
             raise LoadError(f"not one {what} came through")
         used = self.usage
         if used is None:
             return {}
-        split = used.user_s + used.kernel_s
         return {
             f"cpu_us_per_{what}": used.cpu_s / count * 1e6,
-            "kernel_share": used.kernel_s / split if split else 0.0,
             "waited_share": used.waited_s / self.wall_s,
         }
 
