@@ -44,6 +44,9 @@ def put_null(event: SseEvent, spans: tuple[tuple[int, int], ...]) -> bytes:
         return raw
     at = 6 if raw.startswith(b"data: ") else 5
     if raw.startswith(data, at):  # one data line, first in its event: nearly always
+        if len(spans) == 1:
+            ((start, end),) = spans
+            return b"%bnull%b" % (raw[: start + at], raw[end + at :])
         return replace_spans(raw, [(start + at, end + at) for start, end in spans], b"null")
     # Data over several lines, or behind other fields: each of its bytes is found in its line.
     places: list[tuple[int, int, int]] = []  # place in data, place in raw, length

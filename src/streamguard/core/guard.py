@@ -15,8 +15,7 @@ evidence), the tail, `End`. A stream that breaks off never looks finished.
 
 from __future__ import annotations
 
-from enum import Enum, auto
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -43,6 +42,7 @@ from streamguard.core.failures import ENCODED, FAILURES, UNWATCHABLE, failure
 from streamguard.core.outlet import Outlet
 from streamguard.core.progress import Progress
 from streamguard.core.request import Prepared
+from streamguard.core.signals import needed_alternatives
 from streamguard.core.sniff import kind_of
 from streamguard.core.specs import Policy
 from streamguard.core.sse import DEFAULT_MAX_EVENT_BYTES, SseParser
@@ -62,13 +62,7 @@ class Clocks(msgspec.Struct, frozen=True, kw_only=True):
     lifetime_s: float = 1800.0
 
 
-class _State(Enum):
-    OPENING = auto()
-    JUDGING = auto()
-    WATCHING = auto()
-    PASSING = auto()
-    RAW = auto()
-    ENDED = auto()
+_State: TypeAlias = Literal["opening", "judging", "watching", "passing", "raw", "ended"]
 
 
 class Guard:
@@ -110,16 +104,20 @@ class Guard:
         self._head_at: float | None = None
         self._max_event_bytes = max_event_bytes
         self._parser = SseParser(max_event_bytes=max_event_bytes)
-        texts = policy.fail.no_signal == "closed"
-        self._reader = Reader(locate=prepared.injected, texts=texts)
+        self._reader = Reader(
+            locate=prepared.injected,
+            texts=policy.fail.no_signal == "closed",
+            alternatives=policy.alternatives > 0
+            or any(needed_alternatives(name, None) for name in also),
+        )
         self._watch = Watch(policy, asked=prepared.asked, choices=prepared.choices, also=also)
-        self._state = _State.OPENING
+        self._state: _State = "opening"
         self._http_status = 0
         self._content_type = ""
         self._early = b""  # first bytes, until they tell what the body is
         self._judged: list[bytes] = []
         self._judged_bytes = 0
-        self._line_end = b"\n"
+        self._spoken = b""  # the last event that came with its line ends
         self._dialect: DialectName | None = None
         self._dead: dict[int, Verdict] = {}
         # What must go before an event of ours; None: the client has half an event, so none may.
@@ -148,7 +146,7 @@ class Guard:
         self, status: int, content_type: str | None, content_encoding: str | None, now: float
     ) -> list[Action]:
         """The upstream's status and the two headers that matter."""
-        if self._state is _State.ENDED:
+        if self._state == "ended":
             return []
         self._head_at = self._heard_at = now
         self._http_status = status
@@ -156,7 +154,7 @@ class Guard:
         encoded = (content_encoding or "identity").strip().lower() != "identity"
         if status != 200:
             if self._asking and status in REFUSAL_STATUSES and not encoded:
-                self._state = _State.JUDGING
+                self._state = "judging"
             else:
                 self._become_opaque("error_status")
         elif encoded:
@@ -168,20 +166,20 @@ class Guard:
 
     def receive_data(self, data: bytes, now: float) -> list[Action]:
         """One read of the response body, transfer framing taken off."""
-        if self._state is _State.ENDED or not data:
+        if self._state == "ended" or not data:
             return []
         if self._progress.first_at is None:
             self._progress.first_at = now
-        if self._state is _State.OPENING:
+        if self._state == "opening":
             data = self._open(data, now)
         match self._state:
-            case _State.JUDGING:
+            case "judging":
                 self._judge(data, now)
-            case _State.WATCHING:
+            case "watching":
                 self._watch_data(data, now)
-            case _State.PASSING:
+            case "passing":
                 self._pass_data(data, now)
-            case _State.RAW:
+            case "raw":
                 self._heard_at = now
                 self._outlet.write(data)
             case _:
@@ -192,9 +190,9 @@ class Guard:
         """The response body ended; `clean` if its framing said so."""
         self._at_eof = True
         match self._state:
-            case _State.ENDED:
+            case "ended":
                 return []
-            case _State.JUDGING:
+            case "judging":
                 if clean and self._judged_refuses():
                     self._on_refusal(now)
                 elif self._withholds_judged:
@@ -203,13 +201,13 @@ class Guard:
                         self._refuse_unwatchable(now, "not_sse")
                 else:
                     self._release_judged()
-            case _State.OPENING:
+            case "opening":
                 self._outlet.write(self._early)
                 if self._early and self._content_type != "text/event-stream":
                     self._become_opaque("not_sse")  # too short to tell, so not a stream
-            case _State.WATCHING | _State.PASSING:
+            case "watching" | "passing":
                 self._last_event(now, clean=clean)
-            case _State.RAW:
+            case "raw":
                 pass
         if self._progress.attempts > 1 and self._head_at is None:
             self._at_eof = False  # a second attempt has begun
@@ -222,7 +220,7 @@ class Guard:
 
     def receive_error(self, outcome: Outcome, now: float) -> list[Action]:
         """Something other than the stream itself ended it: one of `FAILURES`."""
-        if self._state is _State.ENDED:
+        if self._state == "ended":
             return []
         if not self._holding:
             self._outlet.flush()
@@ -236,10 +234,10 @@ class Guard:
 
     def receive_client_gone(self, now: float) -> list[Action]:
         """The client has left; nothing more can be sent."""
-        if self._state is _State.ENDED:
+        if self._state == "ended":
             return []
         self._outlet.act_at_once([Cancel("client_gone")])
-        streaming = self._state in (_State.WATCHING, _State.PASSING)
+        streaming = self._state in ("watching", "passing")
         over = streaming and self._outlet.sent_bytes > 0 and self._is_whole(clean=False)
         self._finish(self._said() if over else "client_gone", now, clean=False)
         return self._take()
@@ -260,7 +258,7 @@ class Guard:
     @property
     def next_timer(self) -> float | None:
         """When to call `receive_timer`; it moves later as data comes, so ask again then."""
-        if self._state is _State.ENDED:
+        if self._state == "ended":
             return None
         silence = self._clocks.first_byte_s if self._head_at is None else self._clocks.idle_s
         return min(self._progress.opened_at + self._clocks.lifetime_s, self._heard_at + silence)
@@ -268,7 +266,7 @@ class Guard:
     @property
     def ended(self) -> bool:
         """Nothing more will come of this guard."""
-        return self._state is _State.ENDED
+        return self._state == "ended"
 
     @property
     def status(self) -> Status:
@@ -328,9 +326,9 @@ class Guard:
                 return b""
             case "stream":
                 watchable = not self.opaque_reason and not self.refused
-                self._state = _State.WATCHING if watchable else _State.PASSING
+                self._state = "watching" if watchable else "passing"
             case "object" if self._asking:
-                self._state = _State.JUDGING  # perhaps a refusal that came with status 200
+                self._state = "judging"  # perhaps a refusal that came with status 200
             case _ if self._closed("unwatchable"):
                 self._refuse_unwatchable(now, "not_sse")
             case _:
@@ -367,7 +365,7 @@ class Guard:
         """The upstream does not take our logprobs fields."""
         if self._when_refused == "pass":
             self.refused = True
-            if self._state is _State.JUDGING:
+            if self._state == "judging":
                 self._release_judged()
             return
         self._stop_asking()
@@ -376,7 +374,7 @@ class Guard:
             return
         self._outlet.act_at_once([Cancel("refused"), Again(self.body)])
         self._progress.again()
-        self._state = _State.OPENING
+        self._state = "opening"
         self._head_at, self._heard_at = None, now
         self._judged.clear()
         self._judged_bytes = 0
@@ -391,7 +389,7 @@ class Guard:
     def _become_opaque(self, reason: OpaqueReason) -> None:
         self.opaque_reason = reason
         self._verbatim = not self._progress.events  # nothing was there to change
-        self._state = _State.RAW
+        self._state = "raw"
 
     # ------------------------------------------------------------------ events
 
@@ -399,8 +397,8 @@ class Guard:
         events = self._parser.feed(data)
         for at, event in enumerate(events):
             self._on_event(event, now)
-            if self._state is not _State.WATCHING:
-                if self._state is _State.PASSING:
+            if self._state != "watching":
+                if self._state == "passing":
                     self._go_on_passing(events[at + 1 :], now)
                 return
         if self._parser.oversize:
@@ -439,7 +437,7 @@ class Guard:
         """A sign of life; the tail will end its lines as this event does."""
         self._heard_at = now
         if not self._at_eof:  # the last event may lack its line ends
-            self._line_end = line_end(event.raw)
+            self._spoken = event.raw
 
     def _on_event(self, event: SseEvent, now: float) -> None:
         """WATCHING: read one event, judge it, send it."""
@@ -457,7 +455,7 @@ class Guard:
         elif reading.kind == "error" and self._progress.events == 1 and self._asking:
             if names_logprobs(event.data) and not self._outlet.sent_bytes:
                 self._on_refusal(now)
-                if self._state is not _State.WATCHING:
+                if self._state != "watching":
                     return
         elif self._progress.unparsable >= MAX_UNPARSABLE and self._closed("unparsable"):
             self._condemn("unparsable", event.raw, now)
@@ -485,7 +483,7 @@ class Guard:
         self._outlet.write(raw)
         self._outlet.write(*(self._finish_chunk(verdict) for verdict in fresh))
         if not self._watch_all and not self._dead and self._watch.settled:
-            self._state = _State.PASSING
+            self._state = "passing"
 
     def _cuts(self, verdict: Verdict) -> bool:
         """Whether this verdict stops anything: an answer already finished has nothing to cut."""
@@ -507,7 +505,7 @@ class Guard:
         event = self._parser.end()
         if event is None:
             return
-        if self._state is _State.PASSING:
+        if self._state == "passing":
             self._on_passing(event, now)
             return
         # A CR as the blank line's end was waiting for an LF that can't come any more.
@@ -517,14 +515,10 @@ class Guard:
         )
         if clean or whole:
             self._on_event(event, now)
-            self._gap = self._line_end * 2 if whole else None
+            self._gap = line_end(self._spoken) * 2 if whole else None
 
     def _is_whole(self, *, clean: bool) -> bool:
-        return (
-            clean
-            if self._state is _State.RAW
-            else self._progress.is_whole(self._watch, clean=clean)
-        )
+        return clean if self._state == "raw" else self._progress.is_whole(self._watch, clean=clean)
 
     # ------------------------------------------------------------------ endings
 
@@ -569,7 +563,7 @@ class Guard:
     def _break_off(self, outcome: Outcome, now: float) -> None:
         """End visibly broken: by a status if one can still be chosen, else by an error event."""
         status, text = FAILURES[outcome]
-        streaming = self._state in (_State.WATCHING, _State.PASSING)
+        streaming = self._state in ("watching", "passing")
         if not self._holding:
             self._outlet.flush()
         if not self._outlet.sent_bytes:
@@ -599,7 +593,7 @@ class Guard:
         self._outlet.act(End(clean))
 
     def _end(self, outcome: Outcome, now: float) -> None:
-        self._state = _State.ENDED
+        self._state = "ended"
         self._progress.ended_at = now
         self.outcome = outcome
 
@@ -640,7 +634,9 @@ class Guard:
         )
 
     def _tail(self) -> Tail:
-        return Tail(self._dialect or self._prepared.dialect, self._progress.payload, self._line_end)
+        return Tail(
+            self._dialect or self._prepared.dialect, self._progress.payload, line_end(self._spoken)
+        )
 
     @property
     def _holding(self) -> bool:
@@ -650,7 +646,7 @@ class Guard:
         sends nothing else is not waited for without end.
         """
         return (
-            self._state is _State.WATCHING
+            self._state == "watching"
             and self._progress.events == 0
             and self._asking
             and not self._outlet.sent_bytes

@@ -85,7 +85,9 @@ class SseParser:
         pos = 0  # where the current line goes on
         fill = 0  # end of the fillers that were seen but not handed out yet
 
-        if self._await_lf:
+        if not (has_cr or self._size or self._swallow_lf):
+            start = pos = fill = self._take_plain(data, out)
+        elif self._await_lf:
             self._await_lf = False
             pos = 1 if data[0] == _LF else 0
             self._last_end = _CR + _LF if pos else _CR
@@ -162,6 +164,22 @@ class SseParser:
             if self._size > self._max:
                 self.oversize = True
         return out
+
+    def _take_plain(self, data: bytes, out: list[SseEvent]) -> int:
+        """Hand out the events of one `data: ` line each at the front of a read without CR.
+
+        Nearly every read holds nothing else. Returns where they end; what follows is looked at
+        line by line.
+        """
+        pos = 0
+        while data.startswith(b"data: ", pos):
+            at = data.find(b"\n", pos)
+            if at < 0 or at + 2 - pos > self._max or not data.startswith(b"\n", at + 1):
+                break
+            out.append(SseEvent(data[pos : at + 2], data[pos + 6 : at] or None))
+            pos = at + 2
+            self._last_end = _LF
+        return pos
 
     def end(self) -> SseEvent | None:
         """The body ended: whatever is held back, as an event without its blank line, or None."""

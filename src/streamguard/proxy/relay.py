@@ -82,7 +82,12 @@ class Relay(Bridge):
         """See `Downstream`. The hot path: no closure, no coroutine, no log line."""
         self._end_follows = last
         try:
-            self._act(self._guard.receive_data(data, self._loop.time()))
+            actions = self._guard.receive_data(data, self._loop.time())
+            if len(actions) == 1 and type(actions[0]) is Send and self._reply.begun:
+                # Nearly always. The timer may stay: with data its time only moves later.
+                self._reply.write(actions[0].data, more=last)
+            else:
+                self._act(actions)
         except Exception as error:
             self._broken(error)
 

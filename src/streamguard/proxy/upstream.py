@@ -217,7 +217,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._refused:
             self._finish(downstream, "malformed")
             return
-        self._tail = (self._tail + bytes(data[-5:]))[-5:]
+        tail = bytes(data[-5:])
+        self._tail = tail if nbytes >= 5 else (self._tail + tail)[-5:]
         if self._head is not None and not self._head_announced:
             self._head_announced = True
             downstream.head(self._head)
