@@ -261,7 +261,7 @@ def test_the_defaults() -> None:
         ({"data": [{"id": "m", "capabilities": {"max_logprobs": 7}}]}, 7),
         ({"data": [{"capabilities": {"max_logprobs": n}} for n in (9, 3, 20)]}, 3),
         ({"data": [{"id": "m"}, {"capabilities": {"max_logprobs": 4}}]}, 4),
-        ({"data": [{"capabilities": {"max_logprobs": 0}}]}, 0),
+        ({"data": [{"capabilities": {"max_logprobs": n}} for n in (0, 20)]}, 20),
         ({"data": [{"capabilities": {"max_logprobs": -1}}]}, None),
         ({"data": [{"capabilities": {"max_logprobs": True}}]}, None),
         ({"data": [{"capabilities": {"max_logprobs": "5"}}]}, None),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from tests.reference.build import D, E, L, event
@@ -161,3 +162,17 @@ def test_choices_given_twice() -> None:
     """Readers take the last one: nothing of a dead choice may be left in it."""
     raw = b'data: {"choices":[{"index":1}],"choices":[{"index":0,"text":"dead"},{"index":1}]}\n\n'
     assert b"dead" not in without_choices(raw, {0})
+
+
+def test_many_values_over_many_lines_cost_linear_time() -> None:
+    """Sixteen thousand values in as many data lines: a moment, not minutes (wide bound)."""
+    lines = [b'{"choices":['] + [b'{"logprobs":1},'] * 16_000 + [b'{"logprobs":1}]}']
+    raw = b"".join(b"data:" + line + b"\n" for line in lines) + b"\n"
+    payload = b"\n".join(lines)
+    spans = tuple(find_spans(payload, ("choices", None, "logprobs")))
+
+    begun = time.perf_counter()
+    edited = put_null(SseEvent(raw, payload), spans)
+
+    assert edited == raw.replace(b":1", b":null")
+    assert time.perf_counter() - begun < 5

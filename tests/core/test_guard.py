@@ -1553,3 +1553,49 @@ def test_a_body_too_short_to_tell_is_no_stream() -> None:
         << end()
     )
     assert (guard.opaque_reason, guard.outcome) == ("not_sse", "complete")
+
+
+def test_an_empty_finish_reason_is_none() -> None:
+    """Some gateways write `""` on every chunk: the answer goes on, and can be cut."""
+    guard = make()
+    low = C(0, "a", L(E("a", LOW, 1)), "")
+    assert opened(guard) >> data(low) << cancel() << send(low, finish(), D) << end()
+    assert guard.outcome == "aborted"
+
+
+def test_a_refusal_is_confirmed_by_the_second_attempt() -> None:
+    """An error may quote the client's own word; only a taken second attempt proves the refusal."""
+    for status, confirmed in ((200, True), (400, False)):
+        guard = make(body=PLAIN)
+        refusal = json.dumps(REFUSAL).encode()
+        assert (
+            play(guard)
+            >> start()
+            >> head(400, "application/json")
+            >> data(refusal)
+            >> eof() << cancel("refused") << again(PLAIN)
+            >> head(status)
+        )  # fmt: skip
+        assert (guard.refused, guard.refusal_confirmed) == (True, confirmed)
+
+
+def test_injected_logprobs_do_not_leak_from_plain_json() -> None:
+    """The client did not ask for them, whatever form the answer takes."""
+    guard = make(body=PLAIN)
+    answer = json.dumps(
+        {"choices": [{"index": 0, "message": {"content": "a"}, "logprobs": L(E("a", LOW, 1))}]}
+    ).encode()
+    cut = answer.index(b'"logprobs": ') + len(b'"logprobs": ')
+    nulled = answer[:cut] + b"null}]}"
+    assert (
+        play(guard) >> start() >> head(200, "application/json") >> data(answer)
+        >> eof() << send(nulled) << end()
+    )  # fmt: skip
+    assert not guard.verbatim
+
+
+def test_error_that_says_nothing_is_no_error() -> None:
+    """`"error": 0` on a chunk must not blind the guard: SDKs don't take it for one either."""
+    guard = make()
+    low = tok(LOW)[:-3] + b',"error": { }}\n\n'
+    assert opened(guard) >> data(low) << cancel() << send(low, finish(), D) << end()

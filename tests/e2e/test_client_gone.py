@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from typing import Literal
 
 import pytest
@@ -147,3 +148,27 @@ def test_a_client_that_pipelines_after_leaving_costs_nothing(guard: Bench) -> No
 
     assert guard.record()["outcome"] == "client_gone"
     assert len(guard.upstream.exchanges) <= 1
+
+
+def test_a_client_that_left_bytes_behind_its_request_is_heard(guard: Bench) -> None:
+    """Pipelined requests wait where they can't stop us from reading: the leaving is seen (I2)."""
+    guard.uncounted = True
+    guard.upstream.answers(sse(stream("chat", [0.9] * 3)[:3], after=silence))
+    client = guard.ask("chat")
+    client.send(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500)
+    exchange = guard.upstream.exchange()
+    client.sock.close()
+    exchange.closed_within(2.0)
+    assert guard.records(1)[0]["outcome"] == "client_gone"
+
+
+def test_a_client_that_floods_behind_its_request_is_let_go(guard: Bench) -> None:
+    """What it may send ahead is bounded; beyond it the connection and the upstream end."""
+    guard.uncounted = True
+    guard.upstream.answers(sse(stream("chat", [0.9] * 3)[:3], after=silence))
+    client = guard.ask("chat")
+    exchange = guard.upstream.exchange()
+    with suppress(OSError):
+        client.send(b"x" * 3_000_000)
+    exchange.closed_within(2.0)
+    assert guard.records(1)[0]["outcome"] == "client_gone"

@@ -41,6 +41,8 @@ _DIALECTS: Final = ("auto", "chat", "completions")
 _MODES: Final = ("observe", "enforce")
 _UNREADABLE: Final = 2
 _PIPE_WIDTH: Final = 240
+CELL_MAX: Final = 120
+"""Characters of one cell of the table; `--json` has it whole."""
 
 
 @app.command("replay")
@@ -154,7 +156,15 @@ def _row(report: StreamReport) -> tuple[str, ...]:
         [_verdict(choice) for choice in report.choices],
         [choice.finish_reason or "-" for choice in report.choices],
     )
-    return (name, report.outcome, *(", ".join(cell) or "-" for cell in cells))
+    return tuple(
+        _plain(text) for text in (name, report.outcome, *(", ".join(cell) or "-" for cell in cells))
+    )
+
+
+def _plain(text: str) -> str:
+    """Text that a terminal shows and does not obey: much of it was written by strangers."""
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return shown if len(shown) <= CELL_MAX else shown[: CELL_MAX - 1] + "…"
 
 
 def _mean_prob(choice: ChoiceReport) -> str:

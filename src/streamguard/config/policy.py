@@ -74,6 +74,8 @@ def parse_policy(text: str, *, name: str = "policy") -> Policy:
         raise ConfigError(name, f"is not valid TOML: {error}", "mend it there") from error
     except RecursionError as error:
         raise ConfigError(name, "is nested too deeply", "use fewer levels") from error
+    except ValueError as error:  # an integer of thousands of digits
+        raise ConfigError(name, "holds a number beyond all sense", "mend it there") from error
     try:
         return _policy(table)
     except ConfigError as error:

@@ -83,7 +83,7 @@ def learn_limit(models_body: bytes) -> int | None:
     for model in listed if isinstance(listed, list) else ():
         stated = model.get("capabilities") if isinstance(model, dict) else None
         limit = stated.get("max_logprobs") if isinstance(stated, dict) else None
-        if type(limit) is int and limit >= 0:
+        if type(limit) is int and limit > 0:  # 0: a model without any, such as an embedder
             found.append(limit)
     return min(found, default=None)
 

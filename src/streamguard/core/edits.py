@@ -7,7 +7,9 @@ out of events that also speak for living ones.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Set
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -63,10 +65,8 @@ def put_null(event: SseEvent, spans: tuple[tuple[int, int], ...]) -> bytes:
 
 
 def _to_raw(places: list[tuple[int, int, int]], at: int) -> int:
-    for in_data, in_raw, length in places:
-        if at <= in_data + length:
-            return in_raw + at - in_data
-    raise ValueError("a place outside the event's data")
+    in_data, in_raw, _ = places[bisect_right(places, at, key=itemgetter(0)) - 1]
+    return in_raw + at - in_data
 
 
 def without_choices(raw: bytes, dead: Set[int]) -> bytes:

@@ -39,6 +39,7 @@ from streamguard.core.events import (
     Verdict,
 )
 from streamguard.core.failures import ENCODED, FAILURES, UNWATCHABLE, failure
+from streamguard.core.jsonspan import replace_spans
 from streamguard.core.outlet import Outlet
 from streamguard.core.progress import Progress
 from streamguard.core.request import Prepared
@@ -118,6 +119,7 @@ class Guard:
         self._judged: list[bytes] = []
         self._judged_bytes = 0
         self._spoken = b""  # the last event that came with its line ends
+        self._tail_made: tuple[bytes, Tail | None] = (b"", None)
         self._dialect: DialectName | None = None
         self._dead: dict[int, Verdict] = {}
         # What must go before an event of ours; None: the client has half an event, so none may.
@@ -276,6 +278,15 @@ class Guard:
         return "opaque" if self.opaque_reason else "guarded"
 
     @property
+    def refusal_confirmed(self) -> bool:
+        """The upstream took the request without our fields: it was they that it refused.
+
+        Only this is worth remembering. An error may quote the client's own words, and must not
+        blind the guard for everybody else.
+        """
+        return self.refused and self._progress.attempts > 1 and self._http_status == 200
+
+    @property
     def verbatim(self) -> bool:
         """No byte of this body is, or will be, added, changed or left out: its length holds."""
         return self._verbatim
@@ -337,6 +348,7 @@ class Guard:
 
     def _judge(self, data: bytes, now: float) -> None:
         """Hold an answer that may be about our own fields, as long as it is small."""
+        self._heard_at = now
         self._judged.append(data)
         self._judged_bytes += len(data)
         if self._judged_bytes <= MAX_REFUSAL_BYTES:
@@ -357,9 +369,12 @@ class Guard:
         return is_error and names_logprobs(body)
 
     def _release_judged(self) -> None:
-        self._outlet.write(*self._judged)
+        body = b"".join(self._judged)
         self._judged.clear()
+        found = self._reader.read(body).logprobs if self._asking else ()
+        self._outlet.write(replace_spans(body, list(found), b"null"))
         self._become_opaque("not_sse" if self._http_status == 200 else "error_status")
+        self._verbatim = not found
 
     def _on_refusal(self, now: float) -> None:
         """The upstream does not take our logprobs fields."""
@@ -634,9 +649,13 @@ class Guard:
         )
 
     def _tail(self) -> Tail:
-        return Tail(
-            self._dialect or self._prepared.dialect, self._progress.payload, line_end(self._spoken)
-        )
+        """Made once per event: reading the payload's meta is the dear part of it."""
+        made_for, tail = self._tail_made
+        if tail is None or made_for is not self._spoken:
+            dialect = self._dialect or self._prepared.dialect
+            tail = Tail(dialect, self._progress.payload, line_end(self._spoken))
+            self._tail_made = (self._spoken, tail)
+        return tail
 
     @property
     def _holding(self) -> bool:

@@ -10,16 +10,19 @@ from streamguard.core.events import Action, Send
 class Outlet:
     """Collects what one event leads to, until the shell takes it."""
 
-    __slots__ = ("_actions", "_text", "sent_bytes")
+    __slots__ = ("_actions", "_text", "sent_bytes", "waiting_bytes")
 
     def __init__(self) -> None:
         self._actions: list[Action] = []
         self._text: list[bytes] = []
         self.sent_bytes = 0
+        self.waiting_bytes = 0  # gathered, and not gone out
 
     def write(self, *texts: bytes) -> None:
         """Gather bytes for the client."""
         self._text += texts
+        for text in texts:
+            self.waiting_bytes += len(text)
 
     def act(self, action: Action) -> None:
         """Add an action; it stays behind the bytes written before."""
@@ -29,20 +32,17 @@ class Outlet:
     def act_at_once(self, actions: Iterable[Action]) -> None:
         """Add actions and forget bytes that were gathered: nobody will get them."""
         self._text.clear()
+        self.waiting_bytes = 0
         self._actions += actions
 
     def flush(self) -> None:
         """Make one `Send` of the bytes gathered."""
         data = self._text[0] if len(self._text) == 1 else b"".join(self._text)
         self._text.clear()
+        self.waiting_bytes = 0
         if data:
             self.sent_bytes += len(data)
             self._actions.append(Send(data))
-
-    @property
-    def waiting_bytes(self) -> int:
-        """How much is gathered and has not gone out."""
-        return sum(map(len, self._text))
 
     def take(self, *, hold: bool = False) -> list[Action]:
         """Everything collected, in order. With `hold` the gathered bytes stay for later."""

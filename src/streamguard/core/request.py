@@ -20,6 +20,10 @@ from streamguard.core.specs import Policy
 Raw = msgspec.Raw
 _ABSENT: Final = Raw()
 _NULL: Final = Raw(b"null")
+MAX_FACET: Final = 256
+"""Characters of a client's word that are remembered with a refusal."""
+MAX_NUMBER: Final = 32
+"""Bytes of JSON that a sane `n` has; anything longer is not read."""
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,11 +139,11 @@ def prepare(
         model=model if isinstance(model, str) else None,
         unwatchable=unwatchable,
         facets=(
-            model if isinstance(model, str) else None,
+            model[:MAX_FACET] if isinstance(model, str) else None,
             dialect,
             fields.tools not in (_ABSENT, _NULL),
             fields.response_format not in (_ABSENT, _NULL),
-            effort if isinstance(effort, str) else None,
+            effort[:MAX_FACET] if isinstance(effort, str) else None,
         ),
     )
 
@@ -180,7 +184,7 @@ def _value(raw: Raw | None) -> Any:
 
 def _choices(fields: _Fields, dialect: DialectName) -> int:
     """n times the number of prompts. A list of token ids is one prompt."""
-    n = _value(fields.n)
+    n = _value(fields.n) if len(bytes(fields.n)) <= MAX_NUMBER else None
     count = n if type(n) is int and n > 0 else 1
     if dialect == "completions" and bytes(fields.prompt).lstrip()[:1] == b"[":
         prompts = _value(fields.prompt)

@@ -102,7 +102,7 @@ class Watch:
                 continue
             judged = tally.verdict is not None
             self._take(tally, delta)
-            if delta.finish_reason is not None and tally.finish_reason is None:
+            if delta.finish_reason and tally.finish_reason is None:
                 tally.finish_reason = delta.finish_reason[:MAX_FINISH_REASON]
                 self._close(tally, delta.index)
             if not judged and tally.verdict is not None:
@@ -155,7 +155,7 @@ class Watch:
     def note(self, index: int, finish_reason: str | None) -> None:
         """A choice, and perhaps its finish, seen where entries are no longer read."""
         tally = self._tally(index)
-        if tally is not None and tally.finish_reason is None and finish_reason is not None:
+        if tally is not None and tally.finish_reason is None and finish_reason:
             tally.finish_reason = finish_reason[:MAX_FINISH_REASON]
 
     def condemn(self, reason: Reason) -> list[Verdict]:

@@ -207,7 +207,7 @@ class Handler:
                 )
                 visit.guard, visit.guarded_at = guard, now
                 await self._relay(visit, door, guard, target)
-                if guard.refused and not known:
+                if guard.refusal_confirmed and not known:
                     self._memory.remember(prepared.facets, self._loop.time())
                 return
         await self._admit(visit)
@@ -237,7 +237,7 @@ class Handler:
             failures=self,
         )
         visit.bridge = relay
-        door.attach(relay)
+        door.attach(relay, whole=True)
         await relay.run()
 
     async def _pass(self, visit: _Visit, door: Door, target: bytes, body: bytes | None) -> None:

@@ -19,7 +19,7 @@ from aiohttp import web
 
 from streamguard.core.events import Outcome
 from streamguard.proxy.bridge import Bridge, Failures
-from streamguard.proxy.headers import end_to_end
+from streamguard.proxy.headers import OWN_PREFIX, end_to_end
 from streamguard.proxy.pool import Pool
 from streamguard.proxy.upstream import Ending, ResponseHead
 from streamguard.serving.answers import ANSWERS, Code
@@ -122,7 +122,7 @@ class Passing(Bridge):
         self._reply.begin(
             head.status,
             head.reason,
-            end_to_end(head.headers),
+            [p for p in end_to_end(head.headers) if not p[0].lower().startswith(OWN_PREFIX)],
             length=head.length,
             empty=empty,
         )

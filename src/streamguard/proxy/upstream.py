@@ -112,6 +112,7 @@ class Connection(asyncio.BufferedProtocol):
         self._head: ResponseHead | None = None
         self._head_announced = False
         self._head_bytes = 0  # read before the head was whole
+        self._barren_bytes = 0  # read after it and after the last body byte
         self._field_bytes = 0
         self._fields = 0
         self._headers: list[Header] = []
@@ -222,6 +223,14 @@ class Connection(asyncio.BufferedProtocol):
         if self._head is not None and not self._head_announced:
             self._head_announced = True
             downstream.head(self._head)
+        if self._body:
+            self._barren_bytes = 0
+        elif self._head_announced and not self._complete:
+            # Trailers and chunk extensions are read by nobody and bounded by nothing else.
+            self._barren_bytes += nbytes
+            if self._barren_bytes > HEAD_MAX_BYTES:
+                self._finish(downstream, "malformed")
+                return
         # Every call may have led to abort(): the downstream decides what to do with what it saw.
         if self._body and self._downstream is downstream:
             body = self._body[0] if len(self._body) == 1 else b"".join(self._body)

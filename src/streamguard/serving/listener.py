@@ -28,6 +28,8 @@ from streamguard.serving.reply import Reply
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
+EARLY_MAX_BYTES: Final = 64 * 1024
+"""What a client may send behind a request that is being answered; more, and it is let go."""
 STOP_S: Final = 0.2
 
 LINGER_S: Final = 5.0
@@ -124,7 +126,16 @@ class Listener(web.Server):
 class Door(web.RequestHandler):
     """One client connection."""
 
-    __slots__ = ("_flow", "_head_timer", "_listener", "_serving", "_write_timer")
+    __slots__ = (
+        "_early",
+        "_early_bytes",
+        "_flow",
+        "_head_timer",
+        "_listener",
+        "_serving",
+        "_whole",
+        "_write_timer",
+    )
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(
@@ -141,12 +152,24 @@ class Door(web.RequestHandler):
         self._serving = False
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
+        self._whole = False
+        self._early: list[bytes] = []
+        self._early_bytes = 0
 
     # ------------------------------------------------------------------ for the handler
 
-    def attach(self, flow: Flow) -> None:
-        """From now on `flow` hears of the client."""
+    def attach(self, flow: Flow, *, whole: bool = False) -> None:
+        """From now on `flow` hears of the client.
+
+        Args:
+            flow: is told.
+            whole: the request's body has been read. What the client sends now is for later, and
+                waits here, where it can't stop us from reading: only a reader hears a client leave.
+        """
         self._flow = flow
+        self._whole = whole
+        if whole and self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()  # aiohttp stops it where many requests wait
         if self.writing_paused:
             flow.client_paused()
 
@@ -155,6 +178,12 @@ class Door(web.RequestHandler):
         self._flow = None
         self._serving = False
         self._watch_writing()
+        self._whole = False
+        early = b"".join(self._early)
+        self._early.clear()
+        self._early_bytes = 0
+        if early and self.transport is not None:
+            self.data_received(early)
 
     def head_arrived(self) -> None:
         """A request head is whole."""
@@ -169,6 +198,12 @@ class Door(web.RequestHandler):
         self._start_head_clock()
 
     def data_received(self, data: bytes) -> None:
+        if self._whole:
+            self._early.append(data)
+            self._early_bytes += len(data)
+            if self._early_bytes > EARLY_MAX_BYTES and self.transport is not None:
+                self.transport.abort()
+            return
         if data and not self._serving and self._head_timer is None:
             self._start_head_clock()
         super().data_received(data)

@@ -292,9 +292,19 @@ def join_arrays(
 
 def _special(no_choices: bool, error: Raw, kind: Raw) -> Reading | None:
     """An error object or a foreign shape; None if it is a chunk after all."""
-    if bytes(error) not in _EMPTY or bytes(kind) == b'"error"':
+    if _says_something(error) or bytes(kind) == b'"error"':
         return _ERROR
     return _FOREIGN if no_choices else None
+
+
+def _says_something(value: Raw) -> bool:
+    """Whether a member is there and not empty: what SDKs ask of `error`."""
+    if bytes(value) in _EMPTY:
+        return False
+    try:
+        return bool(msgspec.json.decode(value))
+    except _REFUSED_BY_DECODER:
+        return True
 
 
 def _shape(delta: Raw, message: Raw, text: Raw) -> DialectName | None:
