@@ -524,13 +524,6 @@ def test_last_look_is_the_latest() -> None:
     assert AnyOf((FIRE1, Quorum(1, (FIRE3, NONE2)))).last_look == 3
 
 
-def test_closed_on_unwatchable_rejects() -> None:
-    """What can't be watched is not let pass by the `refused` setting."""
-    assert Policy(refused="pass").effective_refused == "pass"
-    assert Policy(refused="pass", fail=FailPolicy.all("closed")).effective_refused == "reject"
-    assert Policy(fail=FailPolicy(rule_error="closed")).effective_refused == "retry"
-
-
 def test_fail_all_sets_every_cause() -> None:
     """`FailPolicy.all` leaves no cause out."""
     closed = FailPolicy.all("closed")

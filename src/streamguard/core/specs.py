@@ -299,8 +299,3 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     def alternatives(self) -> int:
         """How many alternatives per token the rules need together."""
         return 0 if self.rule is None else self.rule.alternatives
-
-    @property
-    def effective_refused(self) -> Refused:
-        """`refused`, after fail closed has had its say: what can't be watched is not let pass."""
-        return "reject" if self.fail.unwatchable == "closed" else self.refused

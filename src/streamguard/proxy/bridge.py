@@ -12,6 +12,7 @@ after `over` no further connection is opened.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 from streamguard.core.events import Outcome
@@ -30,7 +31,7 @@ class Failures(Protocol):
         """An exception that should not have been."""
 
 
-class Bridge:
+class Bridge(ABC):
     """Joins one client request to one upstream exchange at a time.
 
     Args:
@@ -90,37 +91,37 @@ class Bridge:
 
     # ------------------------------------------------------------------ Downstream
 
+    @abstractmethod
     def head(self, head: ResponseHead) -> None:
         """See `Downstream`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def data(self, data: bytes, *, last: bool) -> None:
         """See `Downstream`."""
-        raise NotImplementedError
 
-    def pause(self) -> None:
+    def pause(self) -> None:  # noqa: B027 - nothing to do is a good default
         """See `Downstream`; a body that was read whole has nothing to hold back."""
 
-    def resume(self) -> None:
+    def resume(self) -> None:  # noqa: B027
         """See `Downstream`."""
 
+    @abstractmethod
     def done(self, ending: Ending) -> None:
         """See `Downstream`."""
-        raise NotImplementedError
 
     # ------------------------------------------------------------------ for subclasses
 
+    @abstractmethod
     def _fail(self, outcome: Outcome) -> None:
         """Something outside the exchange ended it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _deadline(self) -> float | None:
         """When `_late` is due, on the loop's clock; it may move either way at any time."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _late(self, now: float) -> None:
         """The deadline has come."""
-        raise NotImplementedError
 
     async def _open(self, *, fresh: bool = False) -> Connection | None:
         """Connect. None: it failed (and `_fail` was told), or the request is over meanwhile."""
